@@ -1,0 +1,1 @@
+"""Optional encoders and oracles of other packages, imported only when named."""

@@ -1,0 +1,1 @@
+"""Independent arithmetic that proves what was written."""

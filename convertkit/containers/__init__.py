@@ -1,0 +1,1 @@
+"""How bytes are boxed: strict readers and deterministic writers."""

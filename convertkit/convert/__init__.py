@@ -1,0 +1,1 @@
+"""The line from an identified source to staged bytes."""

@@ -1,0 +1,1 @@
+"""The generator of fixtures and of the demo drafter."""

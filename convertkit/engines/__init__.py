@@ -1,0 +1,1 @@
+"""What each engine expects at load, as versioned tables."""

@@ -1,0 +1,1 @@
+"""What the numbers of a tensor are: dense types and quantized grids."""

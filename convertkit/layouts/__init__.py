@@ -1,0 +1,1 @@
+"""What tensors are called and which belong together: tables and template rules."""

@@ -1,0 +1,1 @@
+"""Reports, manifests and digests."""

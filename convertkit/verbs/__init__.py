@@ -1,0 +1,1 @@
+"""One function per verb: the Python API."""

@@ -1,0 +1,260 @@
+"""Opening a checkpoint: a folder in the Hugging Face layout, or one safetensors file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint, TensorRef, WeightFile
+from convertkit.containers.files import open_regular, read_small, stamp_of
+from convertkit.containers.safetensors import Header, read_header
+from convertkit.containers.strict_json import parse_json
+from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+
+CONFIG = "config.json"
+QUANT_CONFIG = "hf_quant_config.json"
+INDEX_SUFFIX = ".safetensors.index.json"
+WEIGHTS = ".safetensors"
+
+NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
+    # pattern (matched whole), why it does not travel
+    (r".*\.safetensors", "weights"),
+    (r".*\.safetensors\.index\.json", "index of weights"),
+    (r".*\.(bin|pth|ckpt|gguf|h5|msgpack|onnx|npz|pkl|pickle)(\.index\.json)?", "weights of another format"),
+    (r"config\.json", "written anew"),
+    (r"hf_quant_config\.json|quantize_config\.json|quant_config\.json", "quantization file"),
+    (r"MANIFEST\.json|SHA256SUMS|TENSORS\.jsonl|PROVENANCE\.intoto\.json", "manifest"),
+    (r".*\.(sig|sigstore|asc)", "signature"),
+    (r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|MANIFEST)(\.rows\.jsonl|\.json)", "report"),
+)
+"""Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
+
+PLAIN_NAME = re.compile(r"[^/\\:\x00-\x1f~]+\.safetensors")
+INTEGER_FIELDS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "vocab_size", "block_size", "num_target_layers", "draft_vocab_size", "num_experts",
+)  # fmt: skip
+MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read headers and JSON of a folder, or of one ``.safetensors`` file (without the files beside it).
+
+    Subfolders are never looked into. Raises ``ConvertError`` for anything that two readers could understand
+    differently; what is merely odd is in ``Checkpoint.findings``.
+    """
+    root = Path(path)
+    if root.is_dir():
+        return _open_folder(root)
+    if not os.path.lexists(root):
+        raise refusal("E_NOT_FOUND", f"no such file or folder: {shown(root)}", fix="check the path")
+    file, header = _open_file(root.parent, root.name)
+    return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings)
+
+
+def _open_file(root: Path, name: str) -> tuple[WeightFile, Header]:
+    fd = open_regular(root, name)
+    try:
+        header = read_header(fd, name)
+        return WeightFile(name, stamp_of(fd), header.data_start, header.metadata), header
+    finally:
+        os.close(fd)
+
+
+def _open_folder(root: Path) -> Checkpoint:
+    try:
+        names = sorted(os.listdir(root))
+    except OSError as error:
+        raise refusal("E_READ", f"cannot list the folder: {error.strerror}") from None
+    config = _config(root, names)
+    quant_config = _json_object(root, QUANT_CONFIG) if QUANT_CONFIG in names else {}
+    files, tensors, findings = _weights(root, names)
+    side_files, skipped = _sort_side_files(root, names, {file.name for file in files})
+    if CONFIG not in names:
+        findings.append(finding("W_NO_CONFIG", "warning", "no config.json", file=CONFIG))
+    return Checkpoint(
+        root, "safetensors", tuple(files), tensors, config, quant_config, side_files, skipped, tuple(findings)
+    )  # fmt: skip
+
+
+def _json_object(root: Path, name: str) -> dict[str, Any]:
+    value = parse_json(read_small(root, name), name)
+    if not isinstance(value, dict):
+        raise refusal("E_JSON", "the file does not hold a JSON object", file=name)
+    return value
+
+
+def _config(root: Path, names: list[str]) -> dict[str, Any]:
+    """``config.json`` with the few fields checked that everything else relies on."""
+    if CONFIG not in names:
+        return {}
+    config = _json_object(root, CONFIG)
+    faults: list[Finding] = []
+    for scope in (config, config.get("text_config"), config.get("transformer_layer_config")):
+        if isinstance(scope, dict):
+            faults.extend(_config_faults(scope))
+    if faults:
+        raise ConvertError(faults)
+    return config
+
+
+def _config_faults(scope: Mapping[str, Any]) -> Iterable[Finding]:
+    for key in INTEGER_FIELDS:
+        value = scope.get(key)
+        if value is not None and (type(value) is not int or value < 0):
+            yield finding("E_CONFIG", "error", f"'{key}' is not a whole number", file=CONFIG, key=key)
+    model_type = scope.get("model_type")
+    if model_type is not None and not (isinstance(model_type, str) and MODEL_TYPE.fullmatch(model_type)):
+        yield finding("E_CONFIG", "error", "'model_type' is not a plain name", file=CONFIG, key="model_type")
+    architectures = scope.get("architectures")
+    if architectures is not None and not (
+        isinstance(architectures, list) and all(isinstance(item, str) for item in architectures)
+    ):
+        yield finding("E_CONFIG", "error", "'architectures' is not a list of names", file=CONFIG, key="architectures")
+
+
+def _weights(root: Path, names: list[str]) -> tuple[list[WeightFile], dict[str, TensorRef], list[Finding]]:
+    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    weights = [name for name in names if name.endswith(WEIGHTS)]
+    if len(indexes) > 1:
+        raise refusal("E_AMBIGUOUS_WEIGHTS", f"several indexes: {', '.join(map(shown, indexes))}", file=indexes[1])
+    if indexes:
+        return _indexed(root, indexes[0], weights)
+    if not weights:
+        raise _no_weights(root, names)
+    if len(weights) > 1:
+        raise refusal(
+            "E_AMBIGUOUS_WEIGHTS", f"{len(weights)} weight files and no index: {', '.join(map(shown, weights[:4]))}",
+            file=weights[1], fix="remove what does not belong to the model, or restore its index",
+        )  # fmt: skip
+    file, header = _open_file(root, weights[0])
+    return [file], dict(header.tensors), list(header.findings)
+
+
+def _no_weights(root: Path, names: list[str]) -> ConvertError:
+    """Says what is there instead: weights of another format, or subfolders that hold weights."""
+    other = [name for name in names if re.fullmatch(NOT_SIDE_FILES[2][0], name)]
+    if other:
+        return refusal(
+            "E_NO_WEIGHTS", f"no safetensors, only {shown(other[0])}", file=other[0], fix="save it as safetensors first"
+        )  # fmt: skip
+    holders = [name for name in names if _holds_weights(root / name)]
+    where = f"; weights are in the subfolder {', '.join(shown(name) + '/' for name in holders)}" if holders else ""
+    return refusal("E_NO_WEIGHTS", f"no weights in this folder{where}", fix="name the folder that holds the weights")
+
+
+def _holds_weights(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and any(name.endswith(WEIGHTS) for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _indexed(root: Path, index: str, weights: list[str]) -> tuple[list[WeightFile], dict[str, TensorRef], list[Finding]]:
+    """All shards that the index names, each checked against it."""
+    document = _json_object(root, index)
+    weight_map = _weight_map(document, index)
+    shards = sorted(set(weight_map.values()))
+    single = index.removesuffix(".index.json")
+    if single in weights and single not in shards:
+        raise refusal("E_AMBIGUOUS_WEIGHTS", f"{shown(single)} lies beside an index that does not list it", file=single,
+                      fix="remove the one that is not the model")  # fmt: skip
+    files: list[WeightFile] = []
+    tensors: dict[str, TensorRef] = {}
+    findings: list[Finding] = []
+    faults: list[Finding] = []
+    for shard in shards:
+        try:
+            file, header = _open_file(root, shard)
+        except ConvertError as error:
+            faults.extend(_missing_shard(error, shard))
+            continue
+        files.append(file)
+        findings.extend(header.findings)
+        faults.extend(_shard_faults(header.tensors, weight_map, shard))
+        tensors.update((name, ref) for name, ref in header.tensors.items() if weight_map.get(name) == shard)
+    found = set(shards) if not faults else set()
+    faults.extend(
+        finding("E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name)
+        for name, shard in weight_map.items() if shard in found and name not in tensors
+    )  # fmt: skip
+    if faults:
+        raise ConvertError(faults)
+    findings.extend(_index_notes(document, index, tensors, weights, shards))
+    return files, tensors, findings
+
+
+def _missing_shard(error: ConvertError, shard: str) -> Iterable[Finding]:
+    if error.code == "E_NOT_FOUND":
+        yield finding("E_SHARD_MISSING", "error", "the index names a shard that is not there", file=shard,
+                      fix="fetch the missing shard")  # fmt: skip
+    else:
+        yield from error.findings
+
+
+def _weight_map(document: dict[str, Any], index: str) -> dict[str, str]:
+    weight_map = document.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise refusal("E_INDEX", "'weight_map' is not an object with tensors", file=index, key="weight_map")
+    faults = []
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str):
+            faults.append(finding("E_INDEX", "error", "the shard name is not a string", file=index, tensor=tensor))
+        elif not PLAIN_NAME.fullmatch(shard) or shard.startswith("."):
+            faults.append(finding(
+                "E_INDEX_PATH", "error", f"'{shown(shard)}' is not a plain file name in the folder", file=index,
+                tensor=tensor, fix="name a .safetensors file beside the index",
+            ))  # fmt: skip
+    if faults:
+        raise ConvertError(faults)
+    folded: dict[str, str] = {}
+    for shard in sorted(set(weight_map.values())):
+        other = folded.setdefault(shard.casefold(), shard)
+        if other != shard:
+            raise refusal("E_PATH_CASE", f"shards {shown(other)} and {shown(shard)} differ only in case", file=index)
+    return weight_map
+
+
+def _shard_faults(tensors: Mapping[str, TensorRef], weight_map: Mapping[str, str], shard: str) -> Iterable[Finding]:
+    for name in tensors:
+        listed = weight_map.get(name)
+        if listed != shard:
+            what = "the index does not list it" if listed is None else f"the index puts it in {shown(listed)}"
+            yield finding("E_INDEX_MISMATCH", "error", f"{what}, but it is in {shown(shard)}", file=shard, tensor=name,
+                          fix="restore the index that belongs to these shards")  # fmt: skip
+
+
+def _index_notes(
+    document: Mapping[str, Any], index: str, tensors: Mapping[str, TensorRef], weights: list[str], shards: list[str]
+) -> Iterable[Finding]:
+    metadata = document.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    real = sum(ref.size_bytes for ref in tensors.values())
+    if total is not None and total != real:
+        yield finding("W_INDEX_TOTAL", "warning", f"total_size is {shown(total)}, the tensors have {real} bytes",
+                      file=index, key="total_size", data={"stated": shown(total), "real": real})  # fmt: skip
+    for name in weights:
+        if name not in shards:
+            yield finding("W_SHARD_UNLISTED", "warning", "a weight file that the index does not list; not read", file=name)
+
+
+def _sort_side_files(root: Path, names: list[str], used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Names that travel, and the others with the reason why not."""
+    side: list[str] = []
+    skipped: dict[str, str] = {}
+    for name in names:
+        if name in used:
+            continue
+        reason = next((why for pattern, why in NOT_SIDE_FILES if re.fullmatch(pattern, name)), None)
+        if reason is None and not (root / name).is_file():
+            reason = "folder" if (root / name).is_dir() else "not a regular file"
+        if reason is None and (name.startswith(".") or not name.isprintable() or "\\" in name):
+            reason = "hidden or unsafe name"
+        if reason is None:
+            side.append(name)
+        else:
+            skipped[name] = reason
+    return tuple(side), skipped

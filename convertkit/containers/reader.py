@@ -1,0 +1,66 @@
+"""Reading tensors of an opened checkpoint: positioned reads into the caller's buffers, from any thread."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from convertkit.checkpoint import Checkpoint, TensorRef
+from convertkit.containers.files import open_regular, read_exactly, read_into, stamp_of
+from convertkit.dtypes import DTYPES
+from convertkit.errors import refusal
+
+
+class Reader:
+    """Open weight files of a checkpoint. Files are read, never mapped, so memory stays that of the buffers."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._fds: dict[str, int] = {}
+        try:
+            for file in checkpoint.files:
+                self._fds[file.name] = open_regular(checkpoint.root, file.name)
+            self.assert_unchanged()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def fd(self, file: str) -> int:
+        return self._fds[file]
+
+    def read_into(self, ref: TensorRef, first_byte: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the tensor's bytes from its byte ``first_byte`` on."""
+        read_into(self._fds[ref.file], ref.start + first_byte, buffer, ref.file)
+
+    def bytes_of(self, name: str) -> bytes:
+        """All bytes of a (small) tensor."""
+        ref = self.checkpoint.tensors[name]
+        return read_exactly(self._fds[ref.file], ref.start, ref.size_bytes, ref.file)
+
+    def array(self, name: str) -> npt.NDArray[np.generic]:
+        """A (small) tensor as an array of its storage type and shape; BF16 and FP8 come as raw bits."""
+        spec = self.checkpoint.tensors[name].spec
+        return np.frombuffer(self.bytes_of(name), dtype=DTYPES[spec.dtype].storage).reshape(spec.shape)
+
+    def assert_unchanged(self) -> None:
+        """``E_CHANGED`` if a file is not the one whose header was read."""
+        for file in self.checkpoint.files:
+            if stamp_of(self._fds[file.name]) != file.stamp:
+                raise refusal(
+                    "E_CHANGED", "the file changed after its header was read", file=file.name,
+                    fix="run again when nothing writes to the source",
+                )  # fmt: skip

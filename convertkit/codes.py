@@ -100,7 +100,9 @@ CODES: dict[str, Code] = {
     "E_NO_SPACE": Code(4, "The disk is full, or will be."),
     "E_WRITE": Code(4, "The operating system refused to write."),
     "E_RESUME": Code(5, "There is nothing to resume, or it belongs to another plan."),
-    "E_INTERRUPTED": Code(130, "The run was interrupted."),
+    "E_INTERRUPTED": Code(130, "The run was interrupted: 130 by SIGINT, 143 by SIGTERM, 129 by SIGHUP."),
+    "E_OS": Code(4, "The operating system refused a file operation."),
+    "E_MEMORY": Code(4, "The machine has not enough memory."),
     # promises, gates, audits
     "E_PROMISE": Code(70, "The written file does not keep a promise of the plan: a bug in convertkit."),
     "E_GATE": Code(1, "A fidelity threshold is not met."),

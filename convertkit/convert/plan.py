@@ -1,0 +1,213 @@
+"""The plan: every output tensor, where it goes and what makes it, settled before any weight is read.
+
+A plan is made of *units*, the smallest pieces of work that are read and made together. Planning is pure: it
+starts from headers and config only, so ``--dry-run``, collisions, sizes and the fingerprint all come from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Protocol
+
+from convertkit import __version__
+from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.containers.safetensors import EncodedHeader, encode_header
+from convertkit.errors import ConvertError, Finding, finding
+from convertkit.layouts.rules import natural_key
+
+METADATA = {"format": "pt"}
+DEFAULT_SHARD_BYTES = 5_000_000_000
+
+
+class Unit(Protocol):
+    """One piece of work. ``promise`` says what the checker will test on the written bytes."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def promise(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """Name of the tensor or module; units are sorted by it inside their bundle."""
+        ...
+
+    @property
+    def bundle(self) -> str:
+        """What must stay in one shard: units of a fused group share it, otherwise it is the key."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A source tensor that the output does not hold, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """One weight file of the output with its header already encoded."""
+
+    name: str
+    header: EncodedHeader
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run will do. ``documents`` are files written besides the weights (name to bytes)."""
+
+    verb: str
+    parameters: Mapping[str, Any]
+    source: Checkpoint
+    units: tuple[Unit, ...]
+    files: tuple[PlannedFile, ...]
+    file_of: Mapping[str, str]
+    drops: tuple[Drop, ...]
+    documents: Mapping[str, bytes]
+    side_files: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    fingerprint: str
+
+    @property
+    def outputs(self) -> dict[str, TensorSpec]:
+        return {spec.name: spec for unit in self.units for spec in unit.outputs}
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(file.header.size_bytes for file in self.files) + sum(len(data) for data in self.documents.values())
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a planner decides; ``settle`` turns it into a plan."""
+
+    verb: str
+    parameters: Mapping[str, Any]
+    units: Sequence[Unit]
+    drops: Sequence[Drop] = ()
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+
+
+def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHARD_BYTES, slack_bytes: int = 0) -> Plan:
+    """Check a draft against its source, distribute its tensors over files and fingerprint it.
+
+    Raises ``ConvertError`` with every collision, or ``E_INTERNAL`` if a source tensor is not accounted for.
+    """
+    units = tuple(sorted(draft.units, key=lambda unit: (natural_key(unit.bundle), natural_key(unit.key))))
+    _check_accounts(source, units, draft.drops)
+    files, file_of = _distribute(units, max_shard_bytes, slack_bytes)
+    documents = dict(draft.documents)
+    documents.update(_index(files, file_of))
+    parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
+    print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents)
+    return Plan(
+        draft.verb, parameters, source, units, files, file_of, tuple(draft.drops), documents, source.side_files,
+        (*source.findings, *draft.findings, *_readme_findings(source)), print_,
+    )  # fmt: skip
+
+
+def _check_accounts(source: Checkpoint, units: Iterable[Unit], drops: Iterable[Drop]) -> None:
+    """Every source tensor is used or dropped, none is both; no two outputs share a name."""
+    used: set[str] = set()
+    made: Counter[str] = Counter()
+    for unit in units:
+        used.update(unit.inputs)
+        made.update(spec.name for spec in unit.outputs)
+    twice = sorted(name for name, count in made.items() if count > 1)
+    if twice:
+        raise ConvertError([
+            finding("E_NAME_COLLISION", "error", f"{made[name]} tensors would get this name", tensor=name) for name in twice
+        ])  # fmt: skip
+    dropped = {drop.name for drop in drops}
+    lost = sorted((source.tensors.keys() - used - dropped) | (used & dropped) | ((used | dropped) - source.tensors.keys()))
+    if lost:
+        raise ConvertError([finding("E_INTERNAL", "error", "the plan does not account for it", tensor=name) for name in lost])
+
+
+def _distribute(
+    units: Sequence[Unit], max_shard_bytes: int, slack_bytes: int
+) -> tuple[tuple[PlannedFile, ...], dict[str, str]]:
+    """Fill shards in the natural order of bundles; a bundle's tensors stay together."""
+    shards: list[list[TensorSpec]] = [[]]
+    filled = 0
+    for _, bundle in groupby(units, key=lambda unit: unit.bundle):
+        specs = [spec for unit in bundle for spec in unit.outputs]
+        size = sum(spec.size_bytes for spec in specs)
+        if shards[-1] and filled + size > max_shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].extend(specs)
+        filled += size
+    count = len(shards)
+    names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
+    files = tuple(
+        PlannedFile(name, encode_header(specs, METADATA, slack_bytes)) for name, specs in zip(names, shards, strict=True)
+    )
+    return files, {spec.name: file.name for file in files for spec in file.header.order}
+
+
+def _index(files: Sequence[PlannedFile], file_of: Mapping[str, str]) -> dict[str, bytes]:
+    """``model.safetensors.index.json`` in the spelling of transformers, or nothing for one file."""
+    if len(files) == 1:
+        return {}
+    total = sum(spec.size_bytes for file in files for spec in file.header.order)
+    document = {"metadata": {"total_size": total}, "weight_map": dict(sorted(file_of.items()))}
+    return {"model.safetensors.index.json": (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()}
+
+
+def _fingerprint(
+    source: Checkpoint,
+    verb: str,
+    parameters: Mapping[str, Any],
+    units: Sequence[Unit],
+    drops: Sequence[Drop],
+    documents: Mapping[str, bytes],
+) -> str:
+    """SHA-256 over all that decides the output's bytes, except the source's payload."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        digest.update(json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+
+    add(["convertkit", __version__, verb, dict(parameters)])
+    for file in source.files:
+        add([file.name, file.size_bytes])
+    for name, ref in sorted(source.tensors.items()):
+        add([name, ref.spec.dtype, ref.spec.shape, ref.file, ref.start])
+    for unit in units:
+        add([unit.operation, unit.inputs, [[spec.name, spec.dtype, spec.shape] for spec in unit.outputs]])
+    add([[drop.name, drop.reason] for drop in drops])
+    add({name: hashlib.sha256(data).hexdigest() for name, data in documents.items()})
+    add(list(source.side_files))
+    return digest.hexdigest()
+
+
+SIZE_CLAIM = re.compile(rb"\b[0-9a-f]{64}\b|\b\d{1,3}(,\d{3}){2,} bytes")
+
+
+def _readme_findings(source: Checkpoint) -> Iterable[Finding]:
+    """A card that is copied but states digests or sizes of the source's files."""
+    for name in source.side_files:
+        if name.lower() == "readme.md" and SIZE_CLAIM.search(_card(source, name)):
+            yield finding(
+                "W_CARD_STATES_SIZES", "warning", "the copied card states sizes or digests, which are those of the source",
+                file=name, fix="edit the card of the output",
+            )  # fmt: skip
+
+
+def _card(source: Checkpoint, name: str) -> bytes:
+    with open(source.root / name, "rb") as stream:
+        return stream.read(1 << 20)

@@ -1,0 +1,86 @@
+"""Row tiles, and running pieces of work side by side with the same result for any number of workers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from convertkit.errors import ConvertError, Finding
+
+TILE_BYTES = 1 << 22
+"""Bytes of a dense tile: large enough for the disk and the hash, small enough for the second-level cache times a few."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Tile = npt.NDArray[np.generic]
+
+
+def row_tiles(rows: int, row_bytes: int, tile_bytes: int = TILE_BYTES) -> Iterator[tuple[int, int]]:
+    """Half-open row ranges of about ``tile_bytes`` each, at least one row."""
+    step = max(1, tile_bytes // max(row_bytes, 1))
+    for first in range(0, rows, step):
+        yield first, min(rows, first + step)
+
+
+def byte_chunks(size_bytes: int, chunk_bytes: int = TILE_BYTES) -> Iterator[tuple[int, int]]:
+    """(offset, length) pieces of a run of bytes."""
+    for offset in range(0, size_bytes, chunk_bytes):
+        yield offset, min(chunk_bytes, size_bytes - offset)
+
+
+class Buffers(threading.local):
+    """Scratch arrays of each thread, kept between tiles so that no tile allocates."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, use: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        """A C-contiguous array for ``use``; its content is what the last tile left."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        held = self._arrays.get(use)
+        if held is None or held.size < size:
+            held = self._arrays[use] = np.empty(max(size, 64), np.uint8)
+        return held[:size].view(dtype).reshape(shape)
+
+
+def bytes_view(array: npt.NDArray[np.generic]) -> memoryview:
+    """The bytes of a contiguous array."""
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+
+
+def worker_count(workers: int) -> int:
+    """``workers``, or the CPUs that this process may use if it is 0."""
+    return workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers or os.cpu_count() or 1
+
+
+def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+    """``[work(item) for item in items]`` on a thread pool; the first failure stops what has not begun.
+
+    Of several failures the one of the earliest item is raised, so that messages do not depend on timing.
+    """
+    if workers <= 1 or len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(workers, thread_name_prefix="convertkit") as pool:
+        futures = [pool.submit(work, item) for item in items]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        if any(future.done() and not future.cancelled() and future.exception() for future in futures):
+            for future in futures:
+                future.cancel()
+    failures = [future.exception() for future in futures if not future.cancelled()]
+    first = next((failure for failure in failures if failure is not None), None)
+    if first is not None:
+        raise first
+    return [future.result() for future in futures]
+
+
+def raise_all(findings: Iterable[Finding]) -> None:
+    """Raise one ``ConvertError`` with all the findings, if there are any."""
+    gathered = tuple(findings)
+    if gathered:
+        raise ConvertError(gathered)

@@ -1,0 +1,157 @@
+"""The kinds of work a plan is made of. Each is data only; ``run`` carries them out, ``checks`` prove them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convertkit.checkpoint import TensorRef, TensorSpec
+from convertkit.dialects.planes import PackedModule
+from convertkit.dialects.spelling import GROUP, Spelling
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One tensor, byte for byte, perhaps under another name."""
+
+    source: TensorRef
+    name: str
+    bundle: str
+    operation = "copy"
+    promise = "bytes"
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source.spec.name,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(self.name, self.source.spec.dtype, self.source.spec.shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One dense float tensor rounded to another float type (to nearest, ties to even)."""
+
+    source: TensorRef
+    dtype: str
+    bundle: str
+    operation = "cast"
+    promise = "rounded"
+
+    @property
+    def key(self) -> str:
+        return self.source.spec.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source.spec.name,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(self.source.spec.name, self.dtype, self.source.spec.shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The dense linears of one fused group (or one linear), quantized with one shared global scale.
+
+    ``arithmetic`` is a row of ``grids.nvfp4.tables.ARITHMETICS``. ``modules`` and ``sources`` run in parallel; all
+    sources have one dtype, shape [out, in] and in % 16 == 0.
+    """
+
+    modules: tuple[str, ...]
+    sources: tuple[TensorRef, ...]
+    spelling: Spelling
+    arithmetic: str
+    reversible: bool
+    bundle: str
+    operation = "pack"
+    promise = "quantized"
+
+    @property
+    def key(self) -> str:
+        return self.modules[0]
+
+    @property
+    def dtype(self) -> str:
+        return self.sources[0].spec.dtype
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(ref.spec.name for ref in self.sources)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(
+            spec
+            for module, ref in zip(self.modules, self.sources, strict=True)
+            for spec in planes_of(module, self.spelling, ref.spec.shape[0], ref.spec.shape[1])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """One packed linear decoded to a dense weight ``module.weight`` of ``dtype``; its input scale is not kept.
+
+    ``arithmetic`` is ``exact`` (rounded once), ``modelopt`` or ``compressed-tensors``.
+    """
+
+    packed: PackedModule
+    dtype: str
+    arithmetic: str
+    bundle: str
+    operation = "expand"
+    promise = "exact"
+
+    @property
+    def key(self) -> str:
+        return self.packed.module
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        planes = (self.packed.codes, self.packed.block_scale, self.packed.global_scale)
+        return tuple(ref.spec.name for ref in planes)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(f"{self.packed.module}.weight", self.dtype, (self.packed.out_features, self.packed.in_features)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Respell:
+    """One packed linear under another dialect's names: codes and block scales copied, scalars inverted if needed."""
+
+    packed: PackedModule
+    spelling: Spelling
+    bundle: str
+    operation = "respell"
+    promise = "planes"
+
+    @property
+    def key(self) -> str:
+        return self.packed.module
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(ref.spec.name for ref in self.packed.refs)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        specs = planes_of(self.packed.module, self.spelling, self.packed.out_features, self.packed.in_features)
+        if self.packed.input_scale is None:
+            return specs
+        name = f"{self.packed.module}.{self.spelling.input_scale}"
+        return (*specs, TensorSpec(name, "F32", self.spelling.global_shape))
+
+
+def planes_of(module: str, spelling: Spelling, out_features: int, in_features: int) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Codes, block scales and global scale of one linear of shape [out_features, in_features]."""
+    return (
+        TensorSpec(f"{module}.{spelling.codes}", "U8", (out_features, in_features // 2)),
+        TensorSpec(f"{module}.{spelling.block_scale}", "F8_E4M3", (out_features, in_features // GROUP)),
+        TensorSpec(f"{module}.{spelling.global_scale}", "F32", spelling.global_shape),
+    )

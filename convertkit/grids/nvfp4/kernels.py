@@ -2,7 +2,10 @@
 
 Signatures are explicit, so importing this module compiles (or loads from Numba's cache) everything once;
 callers split the rows over threads. Arrays are C-contiguous and viewed as blocks of 16 elements. Codes of
-even elements sit in the low nibble (little-endian views are used to pair them).
+even elements sit in the low nibble (views pair them, so the machine must be little-endian).
+
+The two steps of a block are spelled as LLVM vectors of 16 lanes, since the compiler does not find them in a
+plain loop; LLVM lowers them to whatever vectors the machine has.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -20,6 +26,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def _compiled(result: Any, *arguments: Any) -> Callable[[_F], _F]:
     """``numba.njit`` with an explicit signature, cached on disk, without the GIL, never parallel."""
     return cast("Callable[[_F], _F]", numba.njit(result(*arguments), cache=True, nogil=True))
+
+
+def _vector(function: Callable[..., Any]) -> Any:
+    """``numba.extending.intrinsic``: the function gives a signature and the LLVM instructions of a call."""
+    return intrinsic(function)
 
 
 def _read(item: Any, dimensions: int) -> Any:
@@ -48,6 +59,76 @@ def amax_32(values: Any) -> Any:
     return largest
 
 
+@_vector
+def _block_amax(context: Any, values: Any, index: Any) -> Any:
+    """Largest magnitude bits of block ``index`` of ``values`` [n, 16], as one vector reduction."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load_block(target, builder, signature, args)
+        lane = block.type.element
+        name = f"llvm.vector.reduce.umax.v16i{lane.width}"
+        insert: Callable[..., Any] = cgutils.get_or_insert_function
+        reduction = insert(builder.module, ir.FunctionType(lane, [block.type]), name)
+        return builder.call(reduction, [builder.and_(block, _splat(block.type, (1 << lane.width - 1) - 1))])
+
+    return values.dtype(values, index), generate
+
+
+@_vector
+def _store_codes(context: Any, values: Any, index: Any, bounds: Any, scale: Any, codes: Any) -> Any:
+    """Encode block ``index`` by row ``scale`` of ``bounds`` [128, 8] and store its 8 bytes in ``codes`` [n, 8]."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load_block(target, builder, signature, args)
+        vector, bits = block.type, block.type.element.width
+        magnitude = builder.and_(block, _splat(vector, (1 << bits - 1) - 1))
+        row = _load_row(target, builder, signature.args[2], args[2], builder.zext(args[3], args[1].type), 8)
+
+        def past(column: int) -> Any:
+            """All ones in the lanes whose magnitude lies past the bound."""
+            lanes = ir.Constant(ir.VectorType(ir.IntType(32), 16), [column] * 16)
+            bound = builder.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), lanes)
+            return builder.sext(builder.icmp_signed(">", magnitude, bound), vector)
+
+        code = _splat(vector, 0)
+        for column in range(7):
+            code = builder.sub(code, past(column))
+        sign = builder.and_(builder.lshr(block, _splat(vector, bits - 4)), _splat(vector, 8))
+        code = builder.or_(code, builder.and_(sign, past(7)))
+        # Two neighbouring lanes as one: the even element stays in the low nibble, the odd one comes beside it.
+        pairs = builder.bitcast(code, ir.VectorType(ir.IntType(2 * bits), 8))
+        pairs = builder.or_(pairs, builder.lshr(pairs, _splat(pairs.type, bits - 4)))
+        packed = builder.trunc(pairs, ir.VectorType(ir.IntType(8), 8))
+        address = _row_address(target, builder, signature.args[4], args[4], args[1], 8)
+        store = builder.store(packed, builder.bitcast(address, packed.type.as_pointer()))
+        store.align = 1
+        return target.get_dummy_value()
+
+    return types.void(values, index, bounds, scale, codes), generate
+
+
+def _splat(vector: Any, value: int) -> Any:
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _row_address(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+    data = target.make_array(array_type)(target, builder, array).data
+    return builder.gep(data, [builder.mul(index, ir.Constant(index.type, width))])
+
+
+def _load_row(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+    """Row ``index`` of a C-contiguous array [n, width] as one vector."""
+    address = _row_address(target, builder, array_type, array, index, width)
+    lane = target.get_data_type(array_type.dtype)
+    row = builder.load(builder.bitcast(address, ir.VectorType(lane, width).as_pointer()))
+    row.align = lane.width // 8
+    return row
+
+
+def _load_block(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return _load_row(target, builder, signature.args[0], args[0], args[1], 16)
+
+
 @_compiled(
     types.void,
     _read(types.uint16, 2),
@@ -58,28 +139,10 @@ def amax_32(values: Any) -> Any:
 )
 def encode_16(values: Any, scale_bytes: Any, bounds: Any, codes: Any, scales: Any) -> None:
     """Blocks [n, 16] of 16-bit floats to packed codes [n, 8] and block scales [n]."""
-    magnitude = np.uint16(0x7FFF)
-    wide = np.empty(16, np.uint16)
-    pairs = wide.view(np.uint32)
-    for b in range(values.shape[0]):
-        largest = np.uint16(0)
-        for j in range(16):
-            largest = max(largest, np.uint16(values[b, j] & magnitude))
-        s = scale_bytes[largest]
-        scales[b] = s
-        b1, b2, b3, b4 = bounds[s, 0], bounds[s, 1], bounds[s, 2], bounds[s, 3]
-        b5, b6, b7, signed = bounds[s, 4], bounds[s, 5], bounds[s, 6], bounds[s, 7]
-        # Sums of comparisons, not a search: the compiler turns them into vector compares.
-        for j in range(16):
-            x = values[b, j]
-            a = np.int16(x & magnitude)
-            low = np.uint16(a > b1) + np.uint16(a > b2) + np.uint16(a > b3) + np.uint16(a > b4)
-            code = np.uint16(low + np.uint16(a > b5) + np.uint16(a > b6) + np.uint16(a > b7))
-            sign = np.uint16(np.uint16(x >> np.uint16(12)) & np.uint16(8))
-            wide[j] = np.uint16(code | np.uint16(sign * np.uint16(a > signed)))
-        for j in range(8):
-            pair = pairs[j]
-            codes[b, j] = np.uint8(pair | (pair >> np.uint32(12)))
+    for block in range(values.shape[0]):
+        scale = scale_bytes[_block_amax(values, block)]
+        scales[block] = scale
+        _store_codes(values, block, bounds, scale, codes)
 
 
 @_compiled(
@@ -96,32 +159,16 @@ def encode_32(
     values: Any, scale_bytes: Any, scale_bounds: Any, zero_byte: Any, bounds: Any, codes: Any, scales: Any
 ) -> None:
     """Blocks [n, 16] of 32-bit floats to packed codes [n, 8] and block scales [n]."""
-    magnitude = np.uint32(0x7FFFFFFF)
-    wide = np.empty(16, np.uint32)
-    pairs = wide.view(np.uint64)
-    for b in range(values.shape[0]):
-        largest = np.uint32(0)
-        for j in range(16):
-            largest = max(largest, np.uint32(values[b, j] & magnitude))
+    for block in range(values.shape[0]):
+        largest: Any = _block_amax(values, block)
         # The upper half of the amax bits gives the byte or, rarely, one below it.
-        s = scale_bytes[largest >> np.uint32(16)]
-        while largest >= scale_bounds[s + 1]:
-            s += np.uint8(1)
-        if s == 0:
-            s = zero_byte
-        scales[b] = s
-        b1, b2, b3, b4 = bounds[s, 0], bounds[s, 1], bounds[s, 2], bounds[s, 3]
-        b5, b6, b7, signed = bounds[s, 4], bounds[s, 5], bounds[s, 6], bounds[s, 7]
-        for j in range(16):
-            x = values[b, j]
-            a = np.int32(x & magnitude)
-            low = np.uint32(a > b1) + np.uint32(a > b2) + np.uint32(a > b3) + np.uint32(a > b4)
-            code = np.uint32(low + np.uint32(a > b5) + np.uint32(a > b6) + np.uint32(a > b7))
-            sign = np.uint32(np.uint32(x >> np.uint32(28)) & np.uint32(8))
-            wide[j] = np.uint32(code | np.uint32(sign * np.uint32(a > signed)))
-        for j in range(8):
-            pair = pairs[j]
-            codes[b, j] = np.uint8(pair | (pair >> np.uint64(28)))
+        scale = scale_bytes[largest >> np.uint32(16)]
+        while largest >= scale_bounds[scale + 1]:
+            scale = np.uint8(scale + 1)
+        if scale == 0:
+            scale = zero_byte
+        scales[block] = scale
+        _store_codes(values, block, bounds, scale, codes)
 
 
 @_compiled(types.void, _read(types.uint8, 2), _read(types.uint8, 1), _read(types.uint16, 2), _write(types.uint32, 2))

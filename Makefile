@@ -14,7 +14,7 @@ LLMCOMPRESSOR_IMPORT := import compressed_tensors, llmcompressor, transformers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint pytest oracle oracle-packages oracle-llmcompressor bench fixtures clean
+.PHONY: help demo test lint pytest oracle oracle-packages oracle-llmcompressor bench fixtures docs clean
 
 help:
 	@echo "make demo      generate a small drafter, pack, expand, gate, audit and verify it"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     ratios within one run, against hashing and the peers"
 	@echo "make fixtures  write fixtures/ anew from their generator"
+	@echo "make docs      write the pages of docs/ that are made from the program"
 	@echo "make clean     remove environments, caches and outputs"
 
 demo: $(MAIN)/.ready
@@ -63,6 +64,9 @@ $(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt
 	$(PYTHON) -m venv --clear $(LLMCOMPRESSOR)
 	$(LLMCOMPRESSOR)/bin/python -m pip install -q -c constraints-llmcompressor.txt -e ".[llmcompressor]" hypothesis pytest
 	touch $@
+
+docs: $(MAIN)/.ready
+	$(MAIN)/bin/python docs/pages.py
 
 clean:
 	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) build dist demo-out bench-out

@@ -1,0 +1,189 @@
+"""The command as a process: statuses, streams, signals, and what it imports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from convertkit.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WAITING_COMMAND = """
+import sys, time, click
+from convertkit.cli.common import shared_options
+from convertkit.cli.runner import Outcome, run
+
+@click.command("wait")
+@shared_options
+def command(shared):
+    def work(progress):
+        print("ready", file=sys.stderr, flush=True)
+        time.sleep(60)
+        return Outcome({}, "")
+    return run(shared, work)
+"""
+
+START_WAITING = """
+import sys
+from convertkit.cli.main import COMMANDS, Row, main
+COMMANDS["wait"] = Row("waiting_command", "Wait.")
+sys.exit(main(["wait"]))
+"""
+
+
+def convertkit(*words, **options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options = {"capture_output": True, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120} | options
+    return subprocess.run([sys.executable, "-m", "convertkit", *words], check=False, **options)
+
+
+def test_version_and_help():
+    assert convertkit("--version").stdout.startswith(b"convertkit 0.")
+    done = convertkit("--help")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert all(f"\n  {name} ".encode() in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], ["no-such-command"], ["completion"], ["completion", "tcsh"], ["--no-such"]])
+def test_usage_errors_are_status_2(words):
+    done = convertkit(*words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"Traceback" not in done.stderr
+
+
+def test_usage_error_as_json():
+    done = convertkit("completion", "tcsh", "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["status"], document["findings"][0]["code"]) == (2, 2, "E_USAGE")
+
+
+def test_double_dash_ends_options():
+    done = convertkit("completion", "--", "--json")
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["completion", "fish"], ["completion", "fish", "--json"]])
+def test_full_standard_output_is_status_4(words):
+    with open("/dev/full", "wb") as full:
+        done = convertkit(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 4
+    assert done.stderr == b"error E_WRITE: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["completion", "fish"]])
+def test_reader_that_went_away_is_status_4_without_noise(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = convertkit(*words, capture_output=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (4, b"")
+
+
+def test_closed_standard_output_is_status_4():
+    done = convertkit(
+        "completion", "fish", capture_output=False, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1)
+    )
+    assert done.returncode == 4
+    assert done.stderr.startswith(b"error E_WRITE: ")
+
+
+def start_waiting(folder, **options):
+    (folder / "waiting_command.py").write_text(WAITING_COMMAND)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", START_WAITING],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+    assert child.stderr is not None
+    assert child.stderr.readline() == b"ready\n"
+    return child
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_end_with_128_plus_their_number(name, tmp_path):
+    child = start_waiting(tmp_path)
+    child.send_signal(getattr(signal, name))
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == 128 + getattr(signal, name)
+    assert (out, err) == (b"", f"error E_INTERRUPTED: interrupted by {name}\n".encode())
+
+
+def test_inherited_ignored_sigint_stays_ignored(tmp_path):
+    child = start_waiting(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    child.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert child.poll() is None
+    child.terminate()
+    child.communicate(timeout=30)
+    assert child.returncode == 143
+
+
+HEAVY = ("torch", "numba", "jsonschema", "rich", "gguf", "transformers")
+
+
+def modules_after(code):
+    """Names of the heavy packages in ``sys.modules`` after running ``code`` in a fresh interpreter."""
+    script = f"{code}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, timeout=120)
+    return done.stderr.decode().split()
+
+
+def test_help_imports_nothing_heavy():
+    assert modules_after("from convertkit.cli.main import main\nmain(['--help'])") == []
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_help_of_a_command_imports_nothing_heavy(name):
+    assert modules_after(f"from convertkit.cli.main import main\nassert main([{name!r}, '--help']) == 0") == []
+
+
+@pytest.mark.parametrize("name", ["inspect", "verify", "manifest"])
+def test_reading_commands_need_neither_torch_nor_numba(name, tmp_path):
+    from convertkit.demo.generate import generate
+
+    generate("dflash2", tmp_path / "drafter", scale="tiny")
+    if name == "verify":
+        assert convertkit("manifest", str(tmp_path / "drafter")).returncode == 0
+    loaded = modules_after(
+        f"from convertkit.cli.main import main\nassert main([{name!r}, {str(tmp_path / 'drafter')!r}]) == 0"
+    )
+    assert "torch" not in loaded
+    assert "numba" not in loaded
+
+
+def test_help_starts_quickly():
+    """Under 0.3 s of processor time, the best of three: a loaded machine must not fail it."""
+    times = []
+    for _ in range(3):
+        before = os.times()
+        assert convertkit("--help").returncode == 0
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(times) < 0.3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_the_command(shell):
+    done = convertkit("completion", shell)
+    assert done.returncode == 0
+    assert b"_CONVERTKIT_COMPLETE" in done.stdout
+
+
+def test_completion_offers_commands_without_importing_them():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_CONVERTKIT_COMPLETE": "bash_complete"}
+    words = {"COMP_WORDS": "convertkit pa", "COMP_CWORD": "1"}
+    done = convertkit(env=environment | words)
+    assert (done.returncode, done.stdout) == (0, b"plain,pack-nvfp4\n")
+    words = {"COMP_WORDS": "convertkit completion --qu", "COMP_CWORD": "2"}
+    assert convertkit(env=environment | words).stdout == b"plain,--quiet\n"

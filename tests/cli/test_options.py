@@ -23,20 +23,20 @@ from convertkit.cli.main import COMMANDS
         ("0.5KiB", 512),
     ],
 )
-def test_sizes(text, size_bytes):
+def test_sizes(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
 
 
 @pytest.mark.parametrize("text", ["", "GB", "5G", "-1GB", "0", "0.1B", "1e9", "5GB5", "0x10", "٣GB", "1_000", "inf"])
-def test_not_sizes(text):
+def test_not_sizes(text: str) -> None:
     with pytest.raises(ValueError, match=r"size|byte"):
         parse_size(text)
 
 
-def test_size_option_gives_bytes_or_none():
+def test_size_option_gives_bytes_or_none() -> None:
     @click.command()
     @max_shard_size_option
-    def command(max_shard_bytes):
+    def command(max_shard_bytes: int | None) -> int | None:
         return max_shard_bytes
 
     assert command.main([], standalone_mode=False) is None
@@ -46,7 +46,7 @@ def test_size_option_gives_bytes_or_none():
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_each_command_exists_and_has_the_shared_options(name):
+def test_each_command_exists_and_has_the_shared_options(name: str) -> None:
     command = importlib.import_module(COMMANDS[name].module).command
     assert isinstance(command, click.Command)
     assert command.name == name

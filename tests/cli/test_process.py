@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,13 +38,13 @@ sys.exit(main(["wait"]))
 """
 
 
-def convertkit(*words, **options):
+def convertkit(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    options = {"capture_output": True, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120} | options
-    return subprocess.run([sys.executable, "-m", "convertkit", *words], check=False, **options)
+    usual: dict[str, Any] = {"capture_output": True, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120}
+    return subprocess.run([sys.executable, "-m", "convertkit", *words], check=False, **(usual | options))
 
 
-def test_version_and_help():
+def test_version_and_help() -> None:
     assert convertkit("--version").stdout.startswith(b"convertkit 0.")
     done = convertkit("--help")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -51,25 +52,25 @@ def test_version_and_help():
 
 
 @pytest.mark.parametrize("words", [[], ["no-such-command"], ["completion"], ["completion", "tcsh"], ["--no-such"]])
-def test_usage_errors_are_status_2(words):
+def test_usage_errors_are_status_2(words: list[str]) -> None:
     done = convertkit(*words)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"Traceback" not in done.stderr
 
 
-def test_usage_error_as_json():
+def test_usage_error_as_json() -> None:
     done = convertkit("completion", "tcsh", "--json")
     document = json.loads(done.stdout)
     assert (done.returncode, document["status"], document["findings"][0]["code"]) == (2, 2, "E_USAGE")
 
 
-def test_double_dash_ends_options():
+def test_double_dash_ends_options() -> None:
     done = convertkit("completion", "--", "--json")
     assert (done.returncode, done.stdout) == (2, b"")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["completion", "fish"], ["completion", "fish", "--json"]])
-def test_full_standard_output_is_status_4(words):
+def test_full_standard_output_is_status_4(words: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = convertkit(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 4
@@ -77,7 +78,7 @@ def test_full_standard_output_is_status_4(words):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["completion", "fish"]])
-def test_reader_that_went_away_is_status_4_without_noise(words):
+def test_reader_that_went_away_is_status_4_without_noise(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = convertkit(*words, capture_output=False, stdout=writing, stderr=subprocess.PIPE)
@@ -85,7 +86,7 @@ def test_reader_that_went_away_is_status_4_without_noise(words):
     assert (done.returncode, done.stderr) == (4, b"")
 
 
-def test_closed_standard_output_is_status_4():
+def test_closed_standard_output_is_status_4() -> None:
     done = convertkit(
         "completion", "fish", capture_output=False, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1)
     )
@@ -93,7 +94,7 @@ def test_closed_standard_output_is_status_4():
     assert done.stderr.startswith(b"error E_WRITE: ")
 
 
-def start_waiting(folder, **options):
+def start_waiting(folder: Path, **options: Any) -> subprocess.Popen[bytes]:
     (folder / "waiting_command.py").write_text(WAITING_COMMAND)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     child = subprocess.Popen(
@@ -110,7 +111,7 @@ def start_waiting(folder, **options):
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_signals_end_with_128_plus_their_number(name, tmp_path):
+def test_signals_end_with_128_plus_their_number(name: str, tmp_path: Path) -> None:
     child = start_waiting(tmp_path)
     child.send_signal(getattr(signal, name))
     out, err = child.communicate(timeout=30)
@@ -118,7 +119,7 @@ def test_signals_end_with_128_plus_their_number(name, tmp_path):
     assert (out, err) == (b"", f"error E_INTERRUPTED: interrupted by {name}\n".encode())
 
 
-def test_inherited_ignored_sigint_stays_ignored(tmp_path):
+def test_inherited_ignored_sigint_stays_ignored(tmp_path: Path) -> None:
     child = start_waiting(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     child.send_signal(signal.SIGINT)
     time.sleep(0.2)
@@ -131,7 +132,7 @@ def test_inherited_ignored_sigint_stays_ignored(tmp_path):
 HEAVY = ("torch", "numba", "jsonschema", "rich", "gguf", "transformers")
 
 
-def modules_after(code):
+def modules_after(code: str) -> list[str]:
     """Names of the heavy packages in ``sys.modules`` after running ``code`` in a fresh interpreter."""
     script = f"{code}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -139,17 +140,17 @@ def modules_after(code):
     return done.stderr.decode().split()
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy() -> None:
     assert modules_after("from convertkit.cli.main import main\nmain(['--help'])") == []
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_help_of_a_command_imports_nothing_heavy(name):
+def test_help_of_a_command_imports_nothing_heavy(name: str) -> None:
     assert modules_after(f"from convertkit.cli.main import main\nassert main([{name!r}, '--help']) == 0") == []
 
 
 @pytest.mark.parametrize("name", ["inspect", "verify", "manifest"])
-def test_reading_commands_need_neither_torch_nor_numba(name, tmp_path):
+def test_reading_commands_need_neither_torch_nor_numba(name: str, tmp_path: Path) -> None:
     from convertkit.demo.generate import generate
 
     generate("dflash2", tmp_path / "drafter", scale="tiny")
@@ -162,7 +163,7 @@ def test_reading_commands_need_neither_torch_nor_numba(name, tmp_path):
     assert "numba" not in loaded
 
 
-def test_help_starts_quickly():
+def test_help_starts_quickly() -> None:
     """Under 0.3 s of processor time, the best of three: a loaded machine must not fail it."""
     times = []
     for _ in range(3):
@@ -174,13 +175,13 @@ def test_help_starts_quickly():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script_names_the_command(shell):
+def test_completion_script_names_the_command(shell: str) -> None:
     done = convertkit("completion", shell)
     assert done.returncode == 0
     assert b"_CONVERTKIT_COMPLETE" in done.stdout
 
 
-def test_completion_offers_commands_without_importing_them():
+def test_completion_offers_commands_without_importing_them() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "_CONVERTKIT_COMPLETE": "bash_complete"}
     words = {"COMP_WORDS": "convertkit pa", "COMP_CWORD": "1"}
     done = convertkit(env=environment | words)

@@ -3,6 +3,8 @@
 import errno
 import json
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import jsonschema
 import pytest
@@ -11,48 +13,47 @@ from convertkit.cli.runner import Outcome, Shared, findings_of, run
 from convertkit.cli.signals import Interrupted, raised_signals
 from convertkit.errors import ConvertError, finding, refusal
 from convertkit.progress import Progress
+from convertkit.release.reports import load_schema
 
 
-def raising(error: BaseException):
+def raising(error: BaseException) -> Callable[[Progress], Outcome]:
     def work(progress: Progress) -> Outcome:
         raise error
 
     return work
 
 
-def load_error_schema():
-    from convertkit.release.reports import load_schema
-
+def error_schema() -> dict[str, Any]:
     return load_schema("error")
 
 
 @pytest.mark.parametrize("status", [0, 1, 6])
-def test_outcome_decides_the_status(status, capfd):
+def test_outcome_decides_the_status(status: int, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(Shared(), lambda progress: Outcome({"a": 1}, "said", status)) == status
     assert capfd.readouterr() == ("said\n", "")
 
 
-def test_json_is_one_document_and_nothing_else(capfd):
+def test_json_is_one_document_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(Shared(as_json=True), lambda progress: Outcome({"b": "é\udc80", "a": None}, "text", 1)) == 1
     out, err = capfd.readouterr()
     assert json.loads(out) == {"a": None, "b": "é\udc80"}
     assert (out[0], out[-2:], err) == ("{", "}\n", "")
 
 
-def test_json_refuses_what_is_not_json(capfd):
+def test_json_refuses_what_is_not_json(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="Out of range"):
         run(Shared(as_json=True), lambda progress: Outcome({"a": float("nan")}, ""))
     assert capfd.readouterr().out == ""
 
 
-def test_quiet_says_nothing_but_errors(capfd):
+def test_quiet_says_nothing_but_errors(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(Shared(quiet=True), lambda progress: Outcome({}, "text")) == 0
     assert capfd.readouterr() == ("", "")
     assert run(Shared(quiet=True), raising(refusal("E_NOT_FOUND", "no such folder", file="x"))) == 3
     assert capfd.readouterr() == ("", "error E_NOT_FOUND: no such folder [x]\n")
 
 
-def test_refusal_prints_every_finding_with_its_cure(capfd):
+def test_refusal_prints_every_finding_with_its_cure(capfd: pytest.CaptureFixture[str]) -> None:
     both = ConvertError(
         [finding("E_WIDTH", "error", "one", tensor="a", fix="do this"), finding("E_WIDTH", "error", "two", tensor="b")]
     )
@@ -76,36 +77,38 @@ def test_refusal_prints_every_finding_with_its_cure(capfd):
         (RecursionError("deep"), "E_INTERNAL", 70),
     ],
 )
-def test_failures_have_a_code_and_a_status(error, code, status, capfd):
+def test_failures_have_a_code_and_a_status(
+    error: BaseException, code: str, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(Shared(as_json=True), raising(error)) == status
     out, err = capfd.readouterr()
     document = json.loads(out)
-    jsonschema.validate(document, load_error_schema())
+    jsonschema.validate(document, error_schema())
     assert (document["status"], document["findings"][0]["code"]) == (status, code)
     assert err.startswith(f"error {code}: ")
     assert "Traceback" not in err
 
 
-def test_traceback_only_when_asked(capfd):
+def test_traceback_only_when_asked(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(Shared(traceback=True), raising(ValueError("surprise"))) == 70
     err = capfd.readouterr().err
     assert "Traceback" in err
     assert err.rstrip().splitlines()[-2] == "error E_INTERNAL: ValueError: surprise"
 
 
-def test_notes_of_an_exception_become_the_cure():
+def test_notes_of_an_exception_become_the_cure() -> None:
     error = KeyboardInterrupt()
     error.add_note("go on with --resume")
     findings, _ = findings_of(error)
     assert findings[0].fix == "go on with --resume"
 
 
-def test_control_characters_of_a_foreign_error_are_escaped():
+def test_control_characters_of_a_foreign_error_are_escaped() -> None:
     findings, _ = findings_of(ValueError("bad \x1b[31m name"))
     assert "\x1b" not in str(findings[0])
 
 
-def test_signals_raise_and_are_put_back():
+def test_signals_raise_and_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with raised_signals():
         with pytest.raises(Interrupted, match="SIGTERM"):
@@ -114,7 +117,7 @@ def test_signals_raise_and_are_put_back():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_ignored_signals_stay_ignored():
+def test_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with raised_signals():

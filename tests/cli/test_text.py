@@ -20,11 +20,11 @@ from convertkit.errors import finding
         (10**18, "1000 PB"),
     ],
 )
-def test_size_text(size_bytes, text):
+def test_size_text(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
 
 
-def test_count_text():
+def test_count_text() -> None:
     assert count_text(1_924_404_480) == "1,924,404,480"
     assert (count_text(1, "file"), count_text(2, "file"), count_text(0, "entry", "entries")) == (
         "1 file",
@@ -33,7 +33,7 @@ def test_count_text():
     )
 
 
-def test_table_aligns_and_keeps_short_cells():
+def test_table_aligns_and_keeps_short_cells() -> None:
     assert table(["name", "bytes"], [["a", 5], ["bcd", 1000]], right=[1]) == (
         "name  bytes\n────  ─────\na         5\nbcd    1000"
     )
@@ -42,20 +42,20 @@ def test_table_aligns_and_keeps_short_cells():
 @pytest.mark.parametrize(
     "name", ["model.layers.0." + "x" * 200 + ".weight", "文" * 120, "é\u0301" * 80, "\x1b[31m" * 40]
 )
-def test_table_fits_the_page_and_is_safe(name):
+def test_table_fits_the_page_and_is_safe(name: str) -> None:
     text = table(["tensor", "dtype"], [[name, "BF16"], ["short", "F32"]], indent=2)
     assert max(cell_width(line) for line in text.splitlines()) <= PAGE_WIDTH
     assert "\x1b" not in text
     assert text.splitlines()[2].endswith("BF16")
 
 
-def test_cut_keeps_both_ends():
+def test_cut_keeps_both_ends() -> None:
     assert cut("model.layers.17.mlp.down_proj.weight", 15) == "model.l….weight"
     assert cut("abcdefghij", 5) == "ab…ij"
     assert cut("abcde", 5) == "abcde"
 
 
-def test_pairs_and_findings():
+def test_pairs_and_findings() -> None:
     assert pairs([("layout", "dflash2"), ("size", "1 B")]) == "  layout  dflash2\n  size    1 B"
     text = findings_text([finding("W_NO_CONFIG", "warning", "no config.json", fix="add one")])
     assert text == "warning W_NO_CONFIG: no config.json\n  fix: add one"

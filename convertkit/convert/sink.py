@@ -26,17 +26,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from convertkit.checkpoint import FileStamp
 from convertkit.containers.safetensors import EncodedHeader
 from convertkit.convert.failures import write_failure
-from convertkit.convert.journal import Entry, Head, Journal, start_journal
+from convertkit.convert.flusher import PACE, Flusher, Pace, StagedFile
+from convertkit.convert.journal import Entry, Head, start_journal
 from convertkit.convert.resume import DigestSource, Span, entries_to_keep
 from convertkit.convert.spans import Spans
 from convertkit.convert.staging import Staging
@@ -54,17 +53,6 @@ POLL_SECONDS = 0.1
 """How long a waiting reader may overlook a signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often finished tensors are made durable: after so many seconds, or so many new bytes.
-
-    With ``seconds`` 0 that happens in ``tensor_done`` itself, in its thread.
-    """
-
-    seconds: float = 1.0
-    size_bytes: int = 256 << 20
-
-
 class WeightFilePlan(Protocol):
     """A file to be written: its plain name, and its header with the place of every tensor."""
 
@@ -72,24 +60,6 @@ class WeightFilePlan(Protocol):
     def name(self) -> str: ...
     @property
     def header(self) -> EncodedHeader: ...
-
-
-@dataclass
-class _Open:
-    """An open staged file."""
-
-    path: Path
-    fd: int
-    spans: Spans
-    dirty: bool = False
-
-
-@dataclass
-class _Backlog:
-    """Finished tensors and bytes that are not durable yet."""
-
-    entries: list[Entry] = field(default_factory=list)
-    size_bytes: int = 0
 
 
 class Sink:
@@ -101,15 +71,11 @@ class Sink:
     def __init__(self, staging: Staging, places: Mapping[str, Span], stop: Stop, pace: Pace) -> None:
         self.done: dict[str, str] = {}
         self._staging, self._places, self._stop, self._pace = staging, places, stop, pace
-        self._files: dict[str, _Open] = {}
-        self._journal: Journal | None = None
+        self._files: dict[str, StagedFile] = {}
         self._finished: set[str] = set()
-        self._backlog = _Backlog()
         self._changed = threading.Condition()
-        self._flushing = threading.Lock()
         self._failed: ConvertError | None = None
-        self._closing = False
-        self._flusher: threading.Thread | None = None
+        self._flusher: Flusher | None = None
 
     def write_at(self, file: str, offset: int, data: ReadableBuffer) -> None:
         """Write C-contiguous ``data`` at byte ``offset`` of ``file``. Each byte of a file is written once.
@@ -128,17 +94,17 @@ class Sink:
                 write_all(self._staging.syscalls, target.fd, chunk, offset + first)
             except OSError as error:
                 raise self._fail(write_failure(error, target.path, self._missing_bytes())) from error
-            self._note_written(target, offset + first, chunk.nbytes)
+            self._note_written(file, offset + first, chunk.nbytes)
 
-    def _note_written(self, target: _Open, offset: int, count: int) -> None:
+    def _note_written(self, file: str, offset: int, count: int) -> None:
         with self._changed:
             try:
-                target.spans.add(offset, offset + count)
+                self._files[file].spans.add(offset, offset + count)
             except ValueError as error:
-                raise self._fail(_internal(f"{target.path.name}: {error}")) from error
-            target.dirty = True
-            self._backlog.size_bytes += count
+                raise self._fail(_internal(f"{shown(file)}: {error}")) from error
             self._changed.notify_all()
+        if self._flusher is not None:
+            self._flusher.note_bytes(file, count)
 
     def tensor_done(self, name: str, sha256: str, sources: Mapping[str, str] | None = None) -> None:
         """All bytes of an output tensor are written; ``sha256`` (hex) is theirs.
@@ -152,10 +118,7 @@ class Sink:
             if not self._files[file].spans.covers(start, start + size) or name in self._finished:
                 raise self._fail(_internal(f"{shown(name)} is not complete, or complete twice"))
             self._finished.add(name)
-            self._backlog.entries.append(Entry(name, sha256, size, dict(sources or {})))
-            self._changed.notify_all()
-        if self._pace.seconds == 0:
-            self._flush()
+        self._live_flusher().note_tensor(Entry(name, sha256, size, dict(sources or {})))
 
     def wait_prefix(self, file: str, beyond: int) -> int:
         """Wait until more than ``beyond`` bytes from the start of ``file`` are written, or all are; how many.
@@ -185,7 +148,8 @@ class Sink:
 
     def finish(self) -> None:
         """Check that every planned byte and tensor is there, and put all of it on the disk."""
-        self._join_flusher()
+        flusher = self._live_flusher()
+        flusher.join()
         self._check()
         for target in self._files.values():
             if target.spans.prefix != target.spans.size_bytes:
@@ -197,7 +161,12 @@ class Sink:
                 self._staging.syscalls.fsync(target.fd)
             except OSError as error:
                 raise self._fail(write_failure(error, target.path)) from error
-        self._flush()
+        flusher.flush()
+
+    def _live_flusher(self) -> Flusher:
+        if self._flusher is None:
+            raise _internal("the sink is not open")
+        return self._flusher
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -215,62 +184,14 @@ class Sink:
         with self._changed:
             return sum(item.spans.size_bytes - item.spans.written_bytes for item in self._files.values())
 
-    def _flush(self) -> None:
-        """Data to the disk, then the journal lines that speak of it."""
-        with self._flushing:
-            self._flush_backlog()
-
-    def _flush_backlog(self) -> None:
-        with self._changed:
-            backlog, self._backlog = self._backlog, _Backlog()
-            dirty = [item for item in self._files.values() if item.dirty]
-            for item in dirty:
-                item.dirty = False
-        path = self._staging.journal
-        try:
-            for item in dirty:
-                path = item.path
-                self._staging.syscalls.fdatasync(item.fd)
-            path = self._staging.journal
-            if backlog.entries and self._journal is not None:
-                self._journal.append(backlog.entries)
-                self._staging.tensors_done += len(backlog.entries)
-        except OSError as error:
-            with self._changed:  # the bytes may be whole: a stopped run still lists these tensors, a resume hashes them
-                self._backlog.entries[:0] = backlog.entries
-            raise self._fail(write_failure(error, path, self._missing_bytes())) from error
-
-    def _run_flusher(self) -> None:
-        """Body of the background thread: writeback starts early, so ``finish`` has little left to wait for."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._flush_is_due, self._pace.seconds)
-                if self._closing or self._failed is not None:
-                    return
-                if not self._backlog.entries and self._backlog.size_bytes < self._pace.size_bytes:
-                    continue
-            with suppress(ConvertError):  # recorded: the writers raise it
-                self._flush()
-
-    def _flush_is_due(self) -> bool:
-        return self._closing or self._failed is not None or self._backlog.size_bytes >= self._pace.size_bytes
-
-    def _join_flusher(self) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        if self._flusher is not None:
-            self._flusher.join()
-
-    def _open(self, files: Iterable[WeightFilePlan], kept: Iterable[Entry]) -> None:
-        """Open and reserve every file, write the headers, note what a resumed run has already."""
+    def _open(self, plans: Sequence[WeightFilePlan], kept: Sequence[Entry], head: Head) -> None:
+        """Open and reserve every file, write the headers, note what a resumed run has already, start the journal."""
         syscalls = self._staging.syscalls
-        plans = list(files)
         for plan in plans:
             path, size = self._staging.files / plan.name, plan.header.size_bytes
             try:
                 fd = syscalls.open(str(path), os.O_RDWR | os.O_CREAT)
-                self._files[plan.name] = _Open(path, fd, Spans(size))
+                self._files[plan.name] = StagedFile(path, fd, Spans(size))
                 if os.fstat(fd).st_size > size:
                     syscalls.truncate(fd, size)
                 syscalls.allocate(fd, size)
@@ -283,16 +204,16 @@ class Sink:
             self._files[file].spans.add(start, start + size)
             self._finished.add(entry.name)
             self.done[entry.name] = entry.sha256
+        try:
+            journal = start_journal(syscalls, self._staging.journal, head, kept)
+        except OSError as error:
+            raise self._fail(write_failure(error, self._staging.journal)) from error
+        self._staging.tensors_done, self._staging.tensors_planned = len(kept), len(self._places)
+        self._flusher = Flusher(self._staging, self._files, journal, self._pace, self._fail)
 
     def _close(self) -> None:
-        """Stop the flusher and close. After an error the finished tensors are listed, without waiting for the disk."""
-        self._join_flusher()
-        if self._journal is not None:
-            with suppress(OSError):
-                self._journal.append(self._backlog.entries, durable=False)
-                self._staging.tensors_done += len(self._backlog.entries)
-            with suppress(OSError):
-                self._journal.close()
+        if self._flusher is not None:
+            self._flusher.close()
         for target in self._files.values():
             try:
                 self._staging.syscalls.close(target.fd)
@@ -309,7 +230,7 @@ def open_sink(
     stamps: Mapping[str, FileStamp] | None = None,
     digest_source: DigestSource | None = None,
     workers: int = 1,
-    pace: Pace = Pace(),
+    pace: Pace = PACE,
 ) -> Iterator[Sink]:
     """Create the planned files in ``staging`` (or continue a resumed run's) with their headers written.
 
@@ -329,16 +250,7 @@ def open_sink(
         kept = entries_to_keep(staging, names, places, stamps, digest_source, stop, workers)
     sink = Sink(staging, places, stop, pace)
     try:
-        sink._open(plans, kept)
-        head = Head(staging.fingerprint, os.stat(staging.files).st_ino, stamps)
-        try:
-            sink._journal = start_journal(staging.syscalls, staging.journal, head, kept)
-        except OSError as error:
-            raise sink._fail(write_failure(error, staging.journal)) from error
-        staging.tensors_done, staging.tensors_planned = len(kept), len(places)
-        if pace.seconds > 0:
-            sink._flusher = threading.Thread(target=sink._run_flusher, name="flusher", daemon=True)
-            sink._flusher.start()
+        sink._open(plans, kept, Head(staging.fingerprint, os.stat(staging.files).st_ino, stamps))
         yield sink
     finally:
         sink._close()

@@ -97,7 +97,7 @@ KINDS: dict[str, Kind] = {
         configs.qwen3,
         {"theta": 1_000_000},
         {
-            "tiny": _sizes("L=2 H=64 I=128 nh=4 nkv=2 hd=16 V=192"),
+            "tiny": _sizes("L=2 H=64 I=128 nh=4 nkv=2 hd=16 V=96"),
             "small": _sizes("L=4 H=384 I=1024 nh=6 nkv=2 hd=64 V=4096"),
         },
     ),
@@ -107,7 +107,7 @@ KINDS: dict[str, Kind] = {
         configs.qwen3_moe,
         {"theta": 1_000_000},
         {
-            "tiny": _sizes("L=2 H=64 I=128 nh=4 nkv=2 hd=16 V=192 E=4 Ie=32 top=2"),
+            "tiny": _sizes("L=2 H=64 I=128 nh=4 nkv=2 hd=16 V=96 E=4 Ie=32 top=2"),
             "small": _sizes("L=4 H=256 I=768 nh=6 nkv=2 hd=64 V=4096 E=16 Ie=128 top=4"),
         },
     ),

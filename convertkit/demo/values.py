@@ -155,8 +155,9 @@ def round_bits(numbers: NDArray[np.int64], fraction_bits: int, dtype: str) -> Bi
     if magnitude.size and int(magnitude.max()) >= 1 << 53:
         raise ValueError("numbers must be below 2**53")
     _, bit_length = np.frexp(magnitude.astype(np.float64))  # exact: the integers fit a float64
-    # exponent field of the leading bit; fields below 1 are subnormal and share the spacing of field 1
+    # exponent field of the leading bit; fields below 1 (and zero) are subnormal and share the spacing of field 1
     exponent = np.maximum(bit_length.astype(np.int64) - 1 - fraction_bits + bias, 1)
+    exponent[magnitude == 0] = 1
     drop = exponent - bias - precision + 1 + fraction_bits
     kept = np.where(drop > 0, magnitude >> np.clip(drop, 0, 62), magnitude << np.clip(-drop, 0, 62))
     rest = magnitude - (kept << np.clip(drop, 0, 62))

@@ -151,6 +151,8 @@ CODES: dict[str, Code] = {
     "W_UNFINISHED": Code(0, "An earlier run left an unfinished output beside this one."),
     "W_STAGING_KEPT": Code(0, "What is finished is kept, so that the run can be resumed."),
     "W_SOURCE_TOUCHED": Code(0, "A source file was touched between the interrupted run and its resumption."),
+    "W_CARRIED": Code(0, "Files of the old output that are not convertkit's are in the new one as well."),
+    "W_REPLACED": Code(0, "Files of the old output are replaced by new ones, or removed."),
     "W_LEFT_BEHIND": Code(0, "The output is complete, but the staging folder could not be removed."),
     "E_RESUME": Code(5, "There is nothing to resume, or it belongs to another plan."),
     "E_INTERRUPTED": Code(130, "The run was interrupted: 130 by SIGINT, 143 by SIGTERM, 129 by SIGHUP."),

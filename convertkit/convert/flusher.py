@@ -119,8 +119,10 @@ class Flusher:
         with suppress(OSError):
             self._journal.append(self._backlog.entries, durable=False)
             self._staging.tensors_done += len(self._backlog.entries)
-        with suppress(OSError):
+        try:
             self._journal.close()
+        except OSError as error:
+            self._fail(write_failure(error, self._staging.journal))
 
     def _run(self) -> None:
         while True:

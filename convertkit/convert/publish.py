@@ -73,7 +73,16 @@ def carry_over(staging: Staging) -> Carried:
                 carried.append(name)
     except OSError as error:
         raise write_failure(error, staging.files) from error
+    for code, names, what in (("W_CARRIED", carried, "carried over"), ("W_REPLACED", removed, "replaced or removed")):
+        if names:
+            message = f"{len(names)} files of the old output are {what}: {_some(names)}"
+            staging.findings.append(finding(code, "note", message, data={"files": names}))
     return Carried(tuple(carried), tuple(removed))
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name) for name in names[:most]) + more
 
 
 def _entries(root: Path) -> Iterator[tuple[str, bool]]:

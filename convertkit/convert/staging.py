@@ -92,29 +92,38 @@ def open_staging(
 
 def _take_lock(place: Place, syscalls: Syscalls) -> int:
     """An open, locked ``.NAME.lock`` that holds our process id."""
-    import fcntl
-
     path = str(place.lock)
     try:
         while True:
             fd = syscalls.open(path, os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # the run before us unlinks the file before it unlocks: what we locked may have no name any more
-                if _is_named(fd, path):
-                    syscalls.truncate(fd, 0)
-                    write_all(syscalls, fd, memoryview(f"{os.getpid()}\n".encode()), 0)
-                    return fd
-            except BlockingIOError:
-                holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-                syscalls.close(fd)
-                raise _locked(place, holder) from None
-            except BaseException:
-                syscalls.close(fd)
-                raise
+            _lock(place, fd, syscalls)
+            # the run before us unlinks the file before it unlocks: what we locked may have no name any more
+            if _is_named(fd, path):
+                break
             syscalls.close(fd)
+        try:
+            syscalls.truncate(fd, 0)
+            write_all(syscalls, fd, memoryview(f"{os.getpid()}\n".encode()), 0)
+        except BaseException:
+            _drop_lock(place, fd, syscalls)
+            raise
     except OSError as error:
         raise write_failure(error, place.lock) from error
+    return fd
+
+
+def _lock(place: Place, fd: int, syscalls: Syscalls) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise _locked(place, holder) from None
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _locked(place: Place, holder: str) -> ConvertError:

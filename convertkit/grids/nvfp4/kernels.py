@@ -25,7 +25,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def _compiled(result: Any, *arguments: Any) -> Callable[[_F], _F]:
     """``numba.njit`` with an explicit signature, cached on disk, without the GIL, never parallel."""
-    return cast("Callable[[_F], _F]", numba.njit(result(*arguments), cache=True, nogil=True))
+
+    def compiled(function: _F) -> _F:
+        try:
+            return cast("_F", numba.njit(result(*arguments), cache=True, nogil=True)(function))
+        except RuntimeError:
+            # Neither the package's folder nor the user's cache folder can be written: compile each time.
+            return cast("_F", numba.njit(result(*arguments), nogil=True)(function))
+
+    return compiled
 
 
 def _vector(function: Callable[..., Any]) -> Any:

@@ -1,0 +1,205 @@
+"""Does the quantization config say what the tensors show? Names against names, no weights.
+
+A packed linear must be covered by the config, a dense one must not be, and every entry should mean something:
+engines allocate what the config says and then fail, or worse do not, when the tensors differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.dialects.linears import fused_alias, roles_of
+from convertkit.dialects.patterns import Matcher, Syntax
+from convertkit.dialects.scheme import Scheme
+from convertkit.errors import Finding, Severity, finding
+from convertkit.layouts.layout import Layout
+from convertkit.layouts.rules import compile_template, families, without_model
+
+MINOR_ROLES = frozenset({"router", "vision", "other", "markov", "confidence", "selector", "refiner"})
+"""Roles that engines build unquantized whatever the config says, so an entry they lack is a warning only."""
+
+MAX_LISTED = 20
+"""Names kept in the data of one finding."""
+
+TIED = ("lm_head", "embed_tokens")
+"""Modules that configs name although nothing is stored for them when embeddings are tied."""
+
+_SWAPS = (("model.language_model.", "language_model.model."), ("language_model.model.", "model.language_model."))
+
+
+class NameSet:
+    """Entries of a config (exact names, ``re:`` expressions or globs) and which of them were hit."""
+
+    def __init__(self, entries: Iterable[str], unread: Iterable[str], globs: bool) -> None:
+        skip = set(unread)
+        self.parents = globs
+        self.entries = tuple(entries)
+        self.exact = {entry: number for number, entry in enumerate(self.entries)}
+        kept = [(n, e) for n, e in enumerate(self.entries) if e not in skip and _is_pattern(e, globs)]
+        syntax: Syntax = "glob" if globs else "regex"
+        self.numbers = [number for number, _ in kept]
+        self.matcher = Matcher([(syntax, entry.removeprefix("re:")) for _, entry in kept])
+        self.hit: set[int] = set()
+
+    def meets(self, names: Iterable[str]) -> bool:
+        """Whether an entry means one of these names. All are asked, so that every entry met counts as used."""
+        found = [self.has(name) for name in names]
+        return any(found)
+
+    def has(self, name: str) -> bool:
+        """Whether an entry is this name, matches it, or (ModelOpt) is a parent of it."""
+        found = {self.numbers[number] for number in self.matcher.hits(name)} if self.numbers else set()
+        place = name
+        while place:
+            if place in self.exact:
+                found.add(self.exact[place])
+            place = place.rpartition(".")[0] if self.parents else ""
+        self.hit |= found
+        return bool(found)
+
+    def unused(self) -> list[str]:
+        """Entries that no name asked for has met."""
+        return [entry for number, entry in enumerate(self.entries) if number not in self.hit]
+
+
+def _is_pattern(entry: str, globs: bool) -> bool:
+    return any(sign in entry for sign in "*?[") if globs else entry.startswith("re:")
+
+
+def spellings_of(module: str) -> tuple[str, ...]:
+    """Names under which configs speak of a module: as stored, with and without ``model.``, with the language
+    model's prefix in either order, and as part of a fused matrix."""
+    names = [module, without_model(module), f"model.{without_model(module)}"]
+    names += [new + module.removeprefix(old) for old, new in _SWAPS if module.startswith(old)]
+    names += [alias for name in tuple(names) if (alias := fused_alias(name)) is not None]
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The config as a question about modules: ``covers`` is True (quantized), False (not) or None (cannot tell)."""
+
+    scheme: Scheme
+    targets: NameSet
+    ignore: NameSet
+    linear: bool
+    sure: bool
+
+    def covers(self, module: str) -> bool | None:
+        names = spellings_of(module)
+        ignored = self.ignore.meets(names)
+        targeted = self.targets.meets(names)
+        if self.scheme.dialect == "modelopt-mixed":
+            return targeted
+        if ignored:
+            return False
+        return (targeted or self.linear) if self.sure else None
+
+
+def coverage_of(scheme: Scheme) -> Coverage:
+    """Build the question. Class names other than ``Linear`` among targets or ignored make answers unsure."""
+    globs = scheme.dialect != "compressed-tensors"
+    listed = tuple(scheme.layers) if scheme.dialect == "modelopt-mixed" else scheme.targets
+    linear = scheme.dialect == "modelopt" or "Linear" in scheme.targets
+    classes = [name for name in (*scheme.targets, *scheme.ignore) if name[:1].isupper() and name != "Linear"]
+    targets = NameSet([name for name in listed if name != "Linear" and name not in classes], scheme.unread, globs)
+    ignore = NameSet([name for name in scheme.ignore if name not in classes], scheme.unread, globs)
+    return Coverage(scheme, targets, ignore, linear, not classes and not scheme.unread)
+
+
+def coherence_findings(
+    scheme: Scheme,
+    packed: Iterable[str],
+    dense: Mapping[str, TensorSpec],
+    others: Iterable[str],
+    layout: Layout,
+    severity: Severity = "error",
+) -> tuple[Finding, ...]:
+    """Contradictions between config and tensors. ``dense`` are dense linears, ``others`` further module names.
+
+    ``severity`` error gives E_QCONFIG_MISMATCH, warning gives W_QCONFIG_MISMATCH (the tensors are believed).
+    """
+    coverage, renamed = coverage_of(scheme), runtime_names(scheme, layout)
+    packed = tuple(packed)
+    uncovered = [module for module in packed if coverage.covers(renamed(module)) is False]
+    overdone = [module for module in dense if coverage.covers(renamed(module)) is True]
+    for module in others:
+        coverage.covers(renamed(module))
+    roles = roles_of((f"{module}.weight" for module in overdone), layout)
+    minor = [module for module in overdone if roles[f"{module}.weight"] in MINOR_ROLES]
+    major = [module for module in overdone if roles[f"{module}.weight"] not in MINOR_ROLES]
+    findings = [
+        *_by_family(uncovered, "packed, but the quantization config leaves it out", scheme, severity),
+        *_by_family(major, "dense, but the quantization config counts it as packed", scheme, severity),
+        *_by_family(minor, "dense and not excluded in the quantization config", scheme, "warning"),
+    ]
+    unused = [
+        entry
+        for entry in (*coverage.ignore.unused(), *coverage.targets.unused())
+        if entry not in scheme.unread and entry.rpartition(".")[2] not in TIED
+    ]
+    if unused and coverage.sure:
+        findings.append(_unused(unused, scheme))
+    return (*findings, *_substring_findings(scheme, packed, severity))
+
+
+def runtime_names(scheme: Scheme, layout: Layout) -> Callable[[str], str]:
+    """How a ModelOpt config names the modules of a drafter whose layers it numbers as the engine does: after those
+    of the target (``layers.0`` is ``model.layers.{N}``). N is the lowest number the config states."""
+    if not layout.names_layers_by_runtime or scheme.dialect == "compressed-tensors":
+        return lambda module: module
+    pattern = compile_template("layers.{i}.{rest}")
+    hits = [pattern.match(without_model(entry)) for entry in (*scheme.layers, *scheme.ignore)]
+    first = min((int(hit["i"]) for hit in hits if hit), default=0)
+    return lambda module: runtime_name(module, first)
+
+
+def runtime_name(module: str, target_layers: int) -> str:
+    """The name vLLM 0.33 gives a module of an EAGLE-3 drafter behind a target of so many layers."""
+    plain = without_model(module)
+    if plain.startswith("midlayer."):
+        plain = f"layers.0.{plain.removeprefix('midlayer.')}"
+    hit = compile_template("layers.{i}.{rest}").match(plain)
+    if hit is not None:
+        plain = f"layers.{int(hit['i']) + target_layers}.{hit['rest']}"
+    return plain if plain == "lm_head" else f"model.{plain}"
+
+
+def _by_family(modules: Iterable[str], what: str, scheme: Scheme, severity: Severity) -> list[Finding]:
+    """One finding per family of modules."""
+    findings = []
+    for family in families(modules).values():
+        count = len(family.names)
+        message = f"'{family.names[0]}' is {what}" if count == 1 else f"{count} x '{family.template}': {what}"
+        data = {"count": count, "template": family.template, "modules": list(family.names[:MAX_LISTED])}
+        findings.append(_mismatch(severity, message, scheme, f"{family.names[0]}.weight", data))
+    return findings
+
+
+def _mismatch(severity: Severity, message: str, scheme: Scheme, tensor: str | None, data: dict[str, Any]) -> Finding:
+    code = "E_QCONFIG_MISMATCH" if severity == "error" else "W_QCONFIG_MISMATCH"
+    return finding(code, severity, message, file=scheme.place, tensor=tensor, data=data)
+
+
+def _unused(entries: list[str], scheme: Scheme) -> Finding:
+    shown = ", ".join(entries[:4]) + (" …" if len(entries) > 4 else "")
+    message = f"{len(entries)} entries of the quantization config name no stored module: {shown}"
+    return _mismatch("warning", message, scheme, None, {"count": len(entries), "entries": entries[:MAX_LISTED]})
+
+
+def _substring_findings(scheme: Scheme, packed: Iterable[str], severity: Severity) -> list[Finding]:
+    """vLLM 0.33 (``modelopt.py:211``) takes an entry that is part of a name for a match: ``mlp.gate`` also leaves
+    out ``mlp.gate_proj``, ``layers.1`` also ``layers.10``."""
+    if scheme.dialect != "modelopt":
+        return []
+    names = {name: module for module in packed for name in (module, fused_alias(module) or module)}
+    text = "\n".join(names)
+    bad = [entry for entry in scheme.ignore if not _is_pattern(entry, globs=True) and entry in text]
+    if not bad:
+        return []
+    victim = next(name for name in names if bad[0] in name)
+    message = f"the excluded name '{bad[0]}' is part of the packed '{victim}': vLLM would load that unquantized"
+    return [_mismatch(severity, message, scheme, f"{names[victim]}.weight", {"entries": bad[:MAX_LISTED]})]

@@ -1,0 +1,80 @@
+"""Read the quantization config of a checkpoint, from whichever files state it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from convertkit.dialects.compressed_tensors import read_compressed_tensors
+from convertkit.dialects.modelopt import read_modelopt
+from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, Faults, Scheme, blocks_of
+from convertkit.errors import Finding, finding
+
+OTHERS = frozenset(
+    (
+        "awq",
+        "gptq",
+        "fp8",
+        "bitsandbytes",
+        "mxfp4",
+        "auto-round",
+        "quark",
+        "torchao",
+        "hqq",
+        "eetq",
+        "aqlm",
+        "vptq",
+        "higgs",
+        "finegrained_fp8",
+        "fbgemm_fp8",
+    )
+)
+"""Values of ``quant_method`` in transformers 5 for quantizations that convertkit does not read."""
+
+
+def read_scheme(
+    config: Mapping[str, Any], quant_config: Mapping[str, Any]
+) -> tuple[Scheme | None, tuple[Finding, ...]]:
+    """The scheme stated by ``config.json`` or else by ``hf_quant_config.json``, and every fault of both.
+
+    Engines believe ``config.json`` first (vLLM 0.33 ``weight_utils.py:263``). Faults are errors E_QCONFIG and
+    E_UNSUPPORTED_QUANT; two statements that disagree are a warning W_QCONFIG_MISMATCH.
+    """
+    stated = [(CONFIG_FILE, path, block) for path, block in blocks_of(config)]
+    if quant_config:
+        stated.append((QUANT_FILE, "quantization", quant_config))
+    schemes: list[Scheme] = []
+    findings: list[Finding] = []
+    for file, path, block in stated:
+        faults = Faults(file)
+        scheme = _read_block(path, block, file, faults)
+        findings += faults.items
+        if scheme is not None:
+            schemes.append(scheme)
+    meanings = {scheme.meaning() for scheme in schemes}
+    if len(meanings) > 1:
+        places = " and ".join(dict.fromkeys(scheme.place for scheme in schemes))
+        message = f"the quantization is stated {len(schemes)} times, differently, in {places}"
+        fix = "convertkit reads the first; outputs state it once, or twice alike"
+        findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file=schemes[-1].place, fix=fix))
+    return (schemes[0] if schemes else None), tuple(findings)
+
+
+def _read_block(path: str, block: Any, file: str, faults: Faults) -> Scheme | None:
+    if not isinstance(block, Mapping):
+        faults.add(path, f"'{path}' must be an object")
+        return None
+    method = block.get("quant_method")
+    if method is None:
+        producer = block.get("producer")
+        named = producer.get("name") if isinstance(producer, Mapping) else None
+        method = "modelopt" if named == "modelopt" or "quant_algo" in block or "quantization" in block else None
+    if isinstance(method, str) and method.lower().startswith("modelopt"):
+        return read_modelopt(block, file, faults)
+    if method == "compressed-tensors":
+        return read_compressed_tensors(block, file, faults)
+    if method in OTHERS:
+        faults.unsupported("quant_method", f"the checkpoint is quantized with {method}, which convertkit cannot read")
+    else:
+        faults.add("quant_method", f"'quant_method' is {method!r}, which convertkit does not know")
+    return None

@@ -1,0 +1,105 @@
+"""What a quantization config says, whichever dialect says it, and where configs keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from convertkit.errors import Finding, finding
+
+CONFIG_FILE = "config.json"
+QUANT_FILE = "hf_quant_config.json"
+
+QUANT_FILES = (QUANT_FILE, "quantize_config.json", "quant_config.json", "quant_cfg.json", "quantization_config.json")
+"""Side files that state a quantization; a conversion that leaves a dialect does not copy them."""
+
+BLOCK_KEYS = ("quantization_config", "compression_config")
+"""Keys of a quantization block (the second is that of llm-compressor before 0.2)."""
+
+SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config", "transformer_layer_config")
+"""Nested configs that may carry the block (vLLM 0.33 ``transformers_utils/config.py:953``)."""
+
+Algorithm = Literal["W4A16_NVFP4", "NVFP4"]
+"""The two that convertkit reads: weights only, and weights with activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A quantization config, read.
+
+    ``dialect`` is ``modelopt``, ``modelopt-mixed`` or ``compressed-tensors``. ``layers`` are the modules a mixed
+    config lists, with their algorithm; otherwise ``targets`` and ``ignore`` select. ``kv_cache`` names the format
+    of the KV cache. ``foreign`` are algorithms that convertkit does not read, ``unread`` patterns it does not
+    understand. ``place`` is where it was found.
+    """
+
+    dialect: str
+    algorithms: tuple[str, ...]
+    ignore: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    layers: Mapping[str, str] = field(default_factory=dict)
+    kv_cache: str | None = None
+    foreign: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    place: str = CONFIG_FILE
+
+    @property
+    def activations(self) -> bool:
+        """Whether activations are quantized too (W4A4)."""
+        return "NVFP4" in self.algorithms
+
+    def meaning(self) -> tuple[Any, ...]:
+        """What must be equal in two files that describe the same checkpoint."""
+        algorithms = tuple(sorted(set(self.algorithms)))
+        return (self.dialect, algorithms, frozenset(self.ignore), tuple(sorted(self.layers.items())), self.kv_cache)
+
+
+class Faults:
+    """Collects the faults of one config block: E_QCONFIG with the key named."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.items: list[Finding] = []
+
+    def add(self, key: str, message: str, fix: str = "") -> None:
+        self.items.append(finding("E_QCONFIG", "error", message, file=self.file, key=key, fix=fix))
+
+    def unsupported(self, key: str, message: str) -> None:
+        self.items.append(finding("E_UNSUPPORTED_QUANT", "error", message, file=self.file, key=key))
+
+    def strings(self, block: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        """A list of non-empty strings; absent and null are empty."""
+        value = block.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or any(not isinstance(item, str) or not item for item in value):
+            self.add(key, f"'{key}' must be a list of names")
+            return ()
+        return tuple(value)
+
+
+def blocks_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every quantization block of a config, outermost first, with its path of keys."""
+    for key in BLOCK_KEYS:
+        if config.get(key) is not None:
+            yield key, config[key]
+    for section in SECTIONS:
+        part = config.get(section)
+        if isinstance(part, Mapping):
+            for path, block in blocks_of(part):
+                yield f"{section}.{path}", block
+
+
+def strip_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without any quantization block, at the top and in nested model configs."""
+    return {
+        key: strip_quantization(value) if key in SECTIONS and isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if key not in BLOCK_KEYS
+    }
+
+
+def with_quantization(config: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """A config whose only quantization block is this one, at the top level, where every reader looks."""
+    return {**strip_quantization(config), BLOCK_KEYS[0]: dict(block)}

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from convertkit.convert.failures import write_failure
 from convertkit.convert.journal import Entry, Journal
 from convertkit.convert.spans import Spans
 from convertkit.convert.staging import Staging
@@ -52,7 +51,7 @@ class _Backlog:
 
 
 class Flusher:
-    """Collects what is written and finished, and flushes it at its pace. ``fail`` is told of the first error."""
+    """Collects what is written and finished, and flushes it at its pace. ``fail`` is told of errors."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Flusher:
         files: Mapping[str, StagedFile],
         journal: Journal,
         pace: Pace,
-        fail: Callable[[ConvertError], ConvertError],
+        fail: Callable[[OSError, Path], ConvertError],
     ) -> None:
         self._staging, self._files, self._journal, self._pace, self._fail = staging, files, journal, pace, fail
         self._backlog = _Backlog()
@@ -103,7 +102,7 @@ class Flusher:
             except OSError as error:
                 with self._due:  # the bytes may be whole: a stopped run still lists these, and a resume hashes them
                     self._backlog.entries[:0] = backlog.entries
-                raise self._fail(write_failure(error, path)) from error
+                raise self._fail(error, path) from error
 
     def join(self) -> None:
         """End the background thread; what it was doing is done first."""
@@ -122,7 +121,7 @@ class Flusher:
         try:
             self._journal.close()
         except OSError as error:
-            self._fail(write_failure(error, self._staging.journal))
+            self._fail(error, self._staging.journal)
 
     def _run(self) -> None:
         while True:

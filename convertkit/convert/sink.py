@@ -29,6 +29,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from convertkit.checkpoint import FileStamp
@@ -93,7 +94,7 @@ class Sink:
             try:
                 write_all(self._staging.syscalls, target.fd, chunk, offset + first)
             except OSError as error:
-                raise self._fail(write_failure(error, target.path, self._missing_bytes())) from error
+                raise self._fail_call(error, target.path) from error
             self._note_written(file, offset + first, chunk.nbytes)
 
     def _note_written(self, file: str, offset: int, count: int) -> None:
@@ -140,7 +141,7 @@ class Sink:
         try:
             return os.preadv(target.fd, [buffer], offset)
         except OSError as error:
-            raise self._fail(write_failure(error, target.path)) from error
+            raise self._fail_call(error, target.path) from error
 
     def abort(self, error: ConvertError) -> None:
         """Stop every thread that uses the sink: its next call raises ``error``. For failures outside the sink."""
@@ -160,7 +161,7 @@ class Sink:
             try:
                 self._staging.syscalls.fsync(target.fd)
             except OSError as error:
-                raise self._fail(write_failure(error, target.path)) from error
+                raise self._fail_call(error, target.path) from error
         flusher.flush()
 
     def _live_flusher(self) -> Flusher:
@@ -180,6 +181,9 @@ class Sink:
             self._changed.notify_all()
             return self._failed
 
+    def _fail_call(self, error: OSError, path: Path) -> ConvertError:
+        return self._fail(write_failure(error, path, self._missing_bytes()))
+
     def _missing_bytes(self) -> int:
         with self._changed:
             return sum(item.spans.size_bytes - item.spans.written_bytes for item in self._files.values())
@@ -196,7 +200,7 @@ class Sink:
                     syscalls.truncate(fd, size)
                 syscalls.allocate(fd, size)
             except OSError as error:
-                raise self._fail(write_failure(error, path, size)) from error
+                raise self._fail_call(error, path) from error
         for plan in plans:
             self.write_at(plan.name, 0, plan.header.prefix)
         for entry in kept:
@@ -207,9 +211,9 @@ class Sink:
         try:
             journal = start_journal(syscalls, self._staging.journal, head, kept)
         except OSError as error:
-            raise self._fail(write_failure(error, self._staging.journal)) from error
+            raise self._fail_call(error, self._staging.journal) from error
         self._staging.tensors_done, self._staging.tensors_planned = len(kept), len(self._places)
-        self._flusher = Flusher(self._staging, self._files, journal, self._pace, self._fail)
+        self._flusher = Flusher(self._staging, self._files, journal, self._pace, self._fail_call)
 
     def _close(self) -> None:
         if self._flusher is not None:
@@ -218,7 +222,7 @@ class Sink:
             try:
                 self._staging.syscalls.close(target.fd)
             except OSError as error:
-                self._fail(write_failure(error, target.path))
+                self._fail_call(error, target.path)
 
 
 @contextmanager

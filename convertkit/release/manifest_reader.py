@@ -229,8 +229,9 @@ def _check_content_ids(document: Mapping[str, Any], manifest: Manifest, file: st
                           fix=SCHEMA_FIX)  # fmt: skip
 
 
-def read_earlier(path: Path) -> EarlierRelease:
-    """The release that ``--supersedes`` names: a folder, its MANIFEST.json or its SHA256SUMS.
+def read_earlier(path: Path) -> tuple[EarlierRelease, ...]:
+    """The release that ``--supersedes`` names (a folder, its MANIFEST.json or its SHA256SUMS), and after it those
+    that it superseded itself.
 
     In a folder both files are read and must agree. Raises the codes of ``read_manifest`` and ``read_sums``,
     ``E_NOT_FOUND`` and, for a folder without either, ``E_MANIFEST_MISSING`` with status 3.
@@ -243,15 +244,18 @@ def read_earlier(path: Path) -> EarlierRelease:
                       fix="name the folder, MANIFEST.json or SHA256SUMS of the earlier release")  # fmt: skip
     manifest_sha256 = sums_sha256 = None
     files: dict[str, FileEntry] = {}
+    before: tuple[EarlierRelease, ...] = ()
     for name, content in data.items():
         digest = hashlib.sha256(content).hexdigest()
         if content.lstrip().startswith(b"{"):
             manifest_sha256 = digest
-            files.update((entry.path, entry) for entry in parse_manifest(content, name).manifest.files)
+            earlier = parse_manifest(content, name).manifest
+            files.update((entry.path, entry) for entry in earlier.files)
+            before = earlier.supersedes
         else:
             sums_sha256 = digest
             _add_sums(read_sums(content, name), files, name)
-    return EarlierRelease(manifest_sha256, sums_sha256, tuple(files[path] for path in sorted(files)))
+    return (EarlierRelease(manifest_sha256, sums_sha256, tuple(files[path] for path in sorted(files))), *before)
 
 
 def _add_sums(sums: Mapping[str, str], files: dict[str, FileEntry], name: str) -> None:

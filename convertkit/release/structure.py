@@ -62,16 +62,16 @@ def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
 
 def _open_folder(root: Path, folder: str, names: set[str]) -> Structure:
     """The folder as a checkpoint; where that fails, its sound files still give their tensors."""
-    findings = list(_incomplete_sets(folder, names))
     try:
         checkpoint = open_checkpoint(root / folder)
     except ConvertError as error:
-        missing = {item.where.file for item in error.findings if item.code == "E_SHARD_MISSING"}
-        findings = [item for item in findings if item.where.file not in {join(folder, name or "") for name in missing}]
-        findings[:0] = [_moved(item, folder) for item in error.findings]
+        findings = [_moved(item, folder) for item in error.findings]
+        if all(item.code != "E_SHARD_MISSING" for item in findings):
+            findings.extend(_incomplete_sets(folder, names))
         files = _open_files(root, folder, (name for name in names if name.endswith(WEIGHTS)))
         return Structure(tuple(findings), files.tensors)
-    findings[:0] = [_moved(item, folder) for item in checkpoint.findings]
+    findings = [_moved(item, folder) for item in checkpoint.findings]
+    findings.extend(_incomplete_sets(folder, (file.name for file in checkpoint.files)))
     tensors: dict[str, list[TensorRef]] = {join(folder, file.name): [] for file in checkpoint.files}
     for ref in checkpoint.tensors.values():
         tensors[join(folder, ref.file)].append(ref)

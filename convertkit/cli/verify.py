@@ -1,0 +1,86 @@
+"""``convertkit verify DIR``: is this the release that its manifest states, byte for byte, and nothing else?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from convertkit.cli.common import folder_argument, shared_options, workers_option
+from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.text import count_text, findings_text, shown_cell, size_text
+
+if TYPE_CHECKING:
+    from convertkit.verbs.verify import VerifyResult
+
+VERDICTS = {
+    0: "passed",
+    1: "FAILED",
+    3: "NOT VERIFIED: something is malformed",
+    4: "NOT VERIFIED: a file could not be read, or changed meanwhile",
+    6: "EARLIER RELEASE: these files are those of a release that was replaced",
+}
+
+
+@click.command("verify")
+@folder_argument("folder")
+@click.option("--only", multiple=True, metavar="GLOB",
+              help="Verify these paths only, e.g. 'bf16/*', or all but these: '!bf16/*'; may be repeated.")  # fmt: skip
+@click.option("--allow-extra", multiple=True, metavar="GLOB",
+              help="Accept unlisted files with these paths; may be repeated.")  # fmt: skip
+@click.option("--hub", is_flag=True, help="Accept what a hub download adds: .gitattributes and .cache/huggingface/.")
+@click.option("--strict", is_flag=True, help="Accept no exception: warnings are failures.")
+@workers_option
+@shared_options
+def command(
+    folder: Path,
+    only: tuple[str, ...],
+    allow_extra: tuple[str, ...],
+    hub: bool,
+    strict: bool,
+    workers: int,
+    shared: Shared,
+) -> int:
+    """Verify the release in FOLDER against its MANIFEST.json and SHA256SUMS.
+
+    Every listed file and tensor is read and compared; files that nothing lists fail too. Nothing is written and
+    nothing is fetched. Exit status: 0 passed, 1 different, 3 malformed, 4 unreadable, 6 files of an earlier release.
+    """
+    from convertkit.verbs.verify import verify
+
+    return run(
+        shared,
+        lambda progress: outcome(
+            verify(
+                folder, only=only, allow_extra=allow_extra, hub=hub, strict=strict, workers=workers, progress=progress
+            )
+        ),
+    )
+
+
+def outcome(result: VerifyResult) -> Outcome:
+    return Outcome(result.as_json(), text(result), result.status)
+
+
+def text(result: VerifyResult) -> str:
+    """Problems first, then one line with the verdict, then what pins the release."""
+    summary = result.summary
+    lines = [findings_text(result.findings)]
+    problems = sum(item.severity == "error" for item in result.findings)
+    verdict = VERDICTS.get(result.status, "FAILED")
+    if problems:
+        verdict += f"; {count_text(problems, 'problem')}"
+    elif result.status:
+        verdict += "; warnings count with --strict"
+    if summary["files"]:
+        agree = count_text(summary["files_ok"])
+        of = "" if summary["files_ok"] == summary["files"] else f" of {count_text(summary['files'])}"
+        verdict += f": {agree}{of} files ({size_text(summary['size_bytes'])})"
+        verdict += f" and {count_text(summary['tensors'], 'tensor')}" if summary["tensors"] else ""
+        verdict += f" agree with {' and '.join(summary['manifests'])}"
+    lines.append(verdict)
+    lines.extend(f"not checked, as allowed: {shown_cell(path)}" for path in summary["allowed"])
+    if summary["release_sha256"]:
+        lines.append(f"release sha256: {summary['release_sha256']} (of SHA256SUMS)")
+    return "\n".join(filter(None, lines))

@@ -1,0 +1,112 @@
+"""What other files of a release claim about its bytes: reports, and the manifests of subfolders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from convertkit.containers.files import read_small
+from convertkit.containers.strict_json import parse_json
+from convertkit.errors import ConvertError, Finding, finding, shown
+from convertkit.release.manifest_reader import read_manifest
+from convertkit.release.paths import MANIFEST, SUMS, folder_of, join, path_fault
+from convertkit.release.sums import read_sums
+
+REPORTS = ("DEQUANT_REPORT.json", "FIDELITY_GATE.json", "LOAD_SHAPE_AUDIT.json")
+OURS = "convertkit."
+
+
+def check_claims(
+    root: Path, paths: Iterable[str], digests: Mapping[str, str], chosen: Callable[[str], bool], *, rows: bool
+) -> list[Finding]:
+    """Findings about the reports and nested manifests among ``paths``.
+
+    ``digests`` are those of the files that were read (by path from the root); claims about files that are not
+    ``chosen`` are not looked at. ``rows`` validates the rows of reports too.
+    """
+    findings: list[Finding] = []
+    for path in paths:
+        name, folder = path.rpartition("/")[2], folder_of(path)
+        try:
+            if name in REPORTS:
+                findings.extend(_check_report(root, path, digests, chosen, rows))
+            elif folder and name in (MANIFEST, SUMS):
+                findings.extend(_check_nested(root, path, digests))
+        except ConvertError as error:
+            findings.extend(error.findings)
+    return findings
+
+
+def _check_report(
+    root: Path, path: str, digests: Mapping[str, str], chosen: Callable[[str], bool], rows: bool
+) -> Iterable[Finding]:
+    """A report of ours must follow its schema and be about the bytes that lie beside it."""
+    document = parse_json(read_small(root, path), path)
+    if not isinstance(document, dict) or not str(document.get("schema")).startswith(OURS):
+        return
+    faults = _schema_faults(root, path, document, rows)
+    if faults:
+        yield from faults
+        return
+    for claim in _claimed(document):
+        yield from _check_claim(path, claim, digests, chosen)
+    if document.get("verdict") == "fail":
+        yield finding("W_REPORT_VERDICT", "warning", "the report records a failed check", file=path,
+                      fix="read the report before you use these files")  # fmt: skip
+
+
+def _claimed(document: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Files beside the report whose digests it states: its outputs and its rows."""
+    yield from document.get("output", {}).get("files", ())
+    if "rows_file" in document:
+        yield document["rows_file"]
+
+
+def _check_claim(
+    report: str, claim: Mapping[str, Any], digests: Mapping[str, str], chosen: Callable[[str], bool]
+) -> Iterable[Finding]:
+    name, stated = claim["path"], claim["sha256"]
+    fault = path_fault(name)
+    if fault is not None:
+        yield finding("E_REPORT_SCHEMA", "error", f"{fault}: '{shown(name)}'", file=report)
+        return
+    file = join(folder_of(report), name)
+    if not chosen(file):
+        return
+    found = digests.get(file)
+    if found != stated:
+        what = "is not there" if found is None else "has other bytes"
+        yield finding(
+            "E_REPORT_BYTES", "error", f"the report is about other bytes: '{shown(file)}' {what}", file=report,
+            fix="fetch report and weights of one release, or make the report anew",
+            data={"file": file, "stated": stated, "found": found},
+        )  # fmt: skip
+
+
+def _schema_faults(root: Path, path: str, document: Mapping[str, Any], rows: bool) -> list[Finding]:
+    from convertkit.release.reports import report_faults
+
+    return report_faults(root, path, document, rows=rows)
+
+
+def _check_nested(root: Path, path: str, digests: Mapping[str, str]) -> Iterable[Finding]:
+    """A subfolder's own manifest must hold when the subfolder is downloaded alone.
+
+    Paths that it lists and that are not part of the release are no claim about these files.
+    """
+    folder = folder_of(path)
+    try:
+        if path.endswith(MANIFEST):
+            stated = {entry.path: entry.sha256 for entry in read_manifest(root, folder).manifest.files}
+        else:
+            stated = read_sums(read_small(root, path), path)
+    except ConvertError:
+        return  # an ordinary file that happens to have the name
+    for name, sha256 in sorted(stated.items()):
+        file = join(folder, name)
+        if file in digests and digests[file] != sha256:
+            yield finding(
+                "E_MANIFEST_CONFLICT", "error", f"it lists other bytes for '{shown(file)}'", file=path,
+                fix=f"run `convertkit manifest` on {shown(folder)} first, then on the whole folder",
+            )  # fmt: skip

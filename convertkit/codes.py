@@ -84,7 +84,6 @@ CODES: dict[str, Code] = {
     "E_ALREADY_QUANTIZED": Code(3, "The source is quantized already."),
     "E_NOT_QUANTIZED": Code(3, "The source holds no quantized weight."),
     "E_UNSUPPORTED_QUANT": Code(3, "The source uses a quantization that convertkit cannot read."),
-    "E_FUSED_PARTIAL": Code(2, "Some, but not all, parts of a fused matrix would be packed."),
     "E_FUSED_SCALE": Code(1, "Parts of a fused matrix have different global scales."),
     # layout
     "E_LAYOUT_MISSING": Code(1, "A tensor that the layout needs is not there."),

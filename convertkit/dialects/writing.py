@@ -49,7 +49,7 @@ def write_quantization(
     ``specs`` are all tensors of the output, packed ones in the spelling of ``dialect`` (a row of ``DIALECTS``).
     ``kv_cache`` is the format of the KV cache as ``Scheme.kv_cache`` states it. ``target_layers``, the number of
     layers of the target model, is needed for ModelOpt's names of EAGLE-3 drafters: E_NEEDS_TARGET without it.
-    Raises E_FUSED_PARTIAL where a fused matrix is packed in part, E_LOSS where the dialect cannot say which
+    Raises E_FUSED_SPLIT where a fused matrix is packed in part, E_LOSS where the dialect cannot say which
     linears are packed. The result is read back and compared with the tensors before it is returned.
     """
     specs = tuple(specs)
@@ -82,14 +82,14 @@ def _written(specs: Sequence[TensorSpec], dialect: str, layout: Layout) -> _Writ
 
 
 def partial_groups(packed: Iterable[str], dense: Iterable[str], layout: Layout) -> tuple[Finding, ...]:
-    """E_FUSED_PARTIAL for every family of dense linears whose fused partners are packed: engines allocate a fused
+    """E_FUSED_SPLIT for every family of dense linears whose fused partners are packed: engines allocate a fused
     matrix either packed or dense, so the whole group goes one way."""
     chosen = set(packed)
     groups = fused_groups((*chosen, *dense), layout).values()
     halves = [module for group in groups if not chosen.isdisjoint(group) for module in group if module not in chosen]
     return tuple(
         finding(
-            "E_FUSED_PARTIAL",
+            "E_FUSED_SPLIT",
             "error",
             f"{len(family.names)} x '{family.template}' would stay dense while its fused partners are packed",
             tensor=f"{family.names[0]}.weight",

@@ -81,13 +81,12 @@ def _sliding_window(config: Mapping[str, Any], layout: Layout) -> Iterator[Findi
         yield _warning("W_SLIDING_WINDOW", message, file="config.json", key=key, fix=f"set '{key}'")
 
 
+NESTED_VISION = tuple(f"model.language_model.{segment}." for segment in VISION_SEGMENTS)
+
+
 def _prefixes(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
     names = checkpoint.tensors
-    nested = [
-        name
-        for name in names
-        if name.startswith(tuple(f"model.language_model.{segment}." for segment in VISION_SEGMENTS))
-    ]
+    nested = [name for name in names if name.startswith(NESTED_VISION)]
     if nested:
         message = f"{len(nested)} vision tensors lie below the language model; engines skip them and run without"
         fix = "rename model.language_model.visual to model.visual"

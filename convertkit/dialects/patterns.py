@@ -275,10 +275,11 @@ class Matcher:
             self._start |= part.first
             self._always |= int(part.empty) << number
             self._final.append((part.last, 1 << number))
-        self._memo: dict[tuple[int, Symbol], tuple[int, int, int]] = {}
+        self._memo: dict[tuple[int, Symbol], tuple[int, int]] = {}
+        self._reached: dict[str, tuple[int, int]] = {}
 
-    def _step(self, allowed: int, symbol: Symbol) -> tuple[int, int, int]:
-        """From the positions allowed next: the positions taken, those allowed after them, patterns accepted."""
+    def _step(self, allowed: int, symbol: Symbol) -> tuple[int, int]:
+        """From the positions allowed before a symbol: those allowed after it, and the patterns accepted there."""
         taken = after = accepted = 0
         rest = allowed
         while rest:
@@ -292,18 +293,31 @@ class Matcher:
             accepted |= bit if taken & last else 0
         if len(self._memo) > _MEMO:
             self._memo.clear()
-        self._memo[allowed, symbol] = (taken, after, accepted)
-        return taken, after, accepted
+        self._memo[allowed, symbol] = (after, accepted)
+        return after, accepted
+
+    def _reach(self, text: str) -> tuple[int, int]:
+        """Positions allowed after a dotted text and patterns accepted in it. Names share their parents, so what was
+        reached at each dot is kept."""
+        known = self._reached.get(text)
+        if known is not None:
+            return known
+        parent, dot, leaf = text.rpartition(".")
+        allowed, found = self._reach(parent) if dot else (self._start, self._always)
+        for symbol in (dot, *leaf) if dot else leaf:
+            if not allowed:
+                break
+            step = self._memo.get((allowed, symbol)) or self._step(allowed, symbol)
+            found |= step[1]
+            allowed = step[0]
+        self._reached[text] = (allowed, found)
+        return allowed, found
 
     def hits(self, name: str) -> frozenset[int]:
         """Numbers of the patterns that match, expressions from the start of the name and globs the whole name."""
-        allowed, found = self._start, self._always
-        for symbol in (*name, ""):
-            step = self._memo.get((allowed, symbol)) or self._step(allowed, symbol)
-            found |= step[2]
-            allowed = step[1]
-            if not allowed:
-                break
+        allowed, found = self._reach(name)
+        if allowed:
+            found |= (self._memo.get((allowed, "")) or self._step(allowed, ""))[1]
         return frozenset(number for number in range(found.bit_length()) if found >> number & 1)
 
 

@@ -53,7 +53,7 @@ class Layout:
     def rule_of(self, name: str) -> Rule | None:
         """The rule that a tensor name (dense spelling; ``model.`` optional) meets, or None."""
         plain = without_model(name)
-        return next((rule for rule in self.rules if compile_template(rule.template).match(plain)), None)
+        return next((rule for rule in self.rules if compile_template(rule.template).match(plain) is not None), None)
 
     def role_of(self, name: str) -> str:
         """The role of a tensor, ``other`` if no rule knows its name."""

@@ -1,0 +1,128 @@
+"""``convertkit inspect SRC [--tensors]``: what a checkpoint is and what is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.text import count_text, cut, pairs, size_text, table
+from convertkit.errors import shown
+
+TEXT_WIDTH = 84
+"""Columns for a value beside its label."""
+
+SHOWN_NAMES = 6
+
+
+@click.command("inspect")
+@folder_argument("src")
+@click.option("--tensors", is_flag=True, help="List all tensors, grouped into families.")
+@shared_options
+def command(src: Path, tensors: bool, shared: Shared) -> int:
+    """Tell what the checkpoint SRC is: a folder or a .safetensors file. Only headers and config are read."""
+    from convertkit.verbs.inspect import inspect
+
+    def work(progress: object) -> Outcome:
+        document = inspect(src, tensors=tensors)
+        return Outcome(document, "\n".join(lines(document)))
+
+    return run(shared, work)
+
+
+def lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """The document as text that fits a page."""
+    yield pairs(_summary(document), indent=0)
+    yield ""
+    yield table(
+        ("grid", "tensors", "parameters", "share", "size"),
+        [
+            (
+                row["grid"],
+                count_text(row["tensors"]),
+                count_text(row["parameters"]),
+                f"{100 * row['share']:.2f} %",
+                size_text(row["size_bytes"]),
+            )
+            for row in document["grids"]
+        ],
+        right=(1, 2, 3, 4),
+    )
+    if document["packed"]:
+        yield ""
+        yield table(
+            ("packed linears", "count", "shape [out, in]"),
+            [(row["template"], count_text(row["count"]), _shapes(row["shapes"])) for row in document["packed"]],
+            right=(1,),
+        )
+    if "families" in document:
+        yield ""
+        yield table(
+            ("tensors", "count", "role", "dtype", "shape", "size"),
+            [
+                (
+                    row["template"],
+                    count_text(row["count"]),
+                    row["role"],
+                    ", ".join(row["dtypes"]),
+                    _shapes(row["shapes"]),
+                    size_text(row["size_bytes"]),
+                )
+                for row in document["families"]
+            ],
+            right=(1, 5),
+        )
+    if document["findings"]:
+        yield ""
+        yield from _findings(document["findings"])
+
+
+def _summary(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    layout = document["layout"]
+    yield "path", cut(shown(document["path"]), TEXT_WIDTH)
+    kind = "" if layout["kind"] == layout["name"] else f" ({layout['kind']})"
+    yield "layout", f"{layout['name']}{kind}, {layout['confidence']}"
+    for number, reason in enumerate(layout["reasons"]):
+        yield "" if number else "because", cut(reason, TEXT_WIDTH)
+    yield "dialect", _dialect(document)
+    yield "parameters", count_text(document["parameters"])
+    files = count_text(len(document["files"]), "file")
+    size = size_text(document["size_bytes"])
+    yield "weights", f"{count_text(document['tensors'], 'tensor')}, {size} in {files} ({document['container']})"
+    packable = document["packable"]
+    if packable["linears"]:
+        default = packable["by_default"]
+        yield "packable", f"{count_text(packable['linears'], 'dense linear')}, {count_text(default)} of them by default"
+    yield from _named("side files", document["side_files"])
+    yield from _named("not copied", [f"{name} ({why})" for name, why in document["not_copied"].items()])
+
+
+def _dialect(document: Mapping[str, Any]) -> str:
+    scheme = document["quantization"]
+    if scheme is None:
+        return str(document["dialect"])
+    kv_cache = f", KV cache {shown(scheme['kv_cache'])}" if scheme["kv_cache"] else ""
+    return f"{document['dialect']} ({', '.join(scheme['algorithms'])}{kv_cache}; stated in {scheme['file']})"
+
+
+def _named(label: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    if names:
+        more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+        yield label, cut(", ".join(shown(name) for name in names[:SHOWN_NAMES]), TEXT_WIDTH - len(more)) + more
+
+
+def _shapes(shapes: Sequence[Sequence[int]]) -> str:
+    more = f" and {len(shapes) - 1} more" if len(shapes) > 1 else ""
+    return f"{list(shapes[0])}{more}"
+
+
+def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for item in findings:
+        where = ", ".join(f"{key} {shown(value)}" for key, value in item["where"].items())
+        yield f"{item['severity']} {item['code']}: {item['message']}" + (f" [{where}]" if where else "")
+        if item["fix"]:
+            yield f"  fix: {item['fix']}"

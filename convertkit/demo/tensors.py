@@ -146,15 +146,15 @@ _DELTA = _TEXT + ".layers.{l}.linear_attn"
 _MOE = _TEXT + ".layers.{i}.mlp"
 
 GATED_DELTA_NET = (
-    Row(f"{_DELTA}.in_proj_qkv.weight", "2*lk*lkd+lv*lvd H"),
-    Row(f"{_DELTA}.in_proj_z.weight", "lv*lvd H"),
+    Row(f"{_DELTA}.in_proj_qkv.weight", "2*lk*lkd+lv*lvd H", grid=f"{_DELTA}.in_proj_qkvz"),
+    Row(f"{_DELTA}.in_proj_z.weight", "lv*lvd H", grid=f"{_DELTA}.in_proj_qkvz"),
     Row(f"{_DELTA}.in_proj_b.weight", "lv H"),
     Row(f"{_DELTA}.in_proj_a.weight", "lv H"),
     Row(f"{_DELTA}.conv1d.weight", "2*lk*lkd+lv*lvd 1 4", "convolution"),
     Row(f"{_DELTA}.A_log", "lv", "decay", dtype="F32"),
     Row(f"{_DELTA}.dt_bias", "lv", "decay"),
     Row(f"{_DELTA}.norm.weight", "lvd", "norm", dtype="F32"),
-    Row(f"{_DELTA}.out_proj.weight", "H lv*lvd"),
+    Row(f"{_DELTA}.out_proj.weight", "H lv*lvd", grid=f"{_DELTA}.out_proj"),
 )
 
 TARGET = (

@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from convertkit.containers.folder import open_checkpoint
+from convertkit.convert.identify import identify
+from convertkit.convert.selection import choose
 from convertkit.demo.__main__ import main
 from convertkit.demo.drafters import KINDS, config_of, tensors_of
 from convertkit.demo.generate import generate, grid_planes, natural
@@ -32,7 +34,7 @@ PINNED_FILES = {
     "target": "6922ceed60dddcb6",
     "dflash2 grid": "1cf4db642d706b3a",
     "qwen3 grid": "705a150b482ec70e",
-    "qwen3.5-moe-unfused grid": "cc449b1f10794bd8",
+    "qwen3.5-moe-unfused grid": "5a1a2babf0290302",
     "qwen3 F16": "98de3d741b2ce194",
     "qwen3 F32": "919f5f65ee57bac3",
     "dflash2 grid F32": "4ea5b2d53e7a49e9",
@@ -218,3 +220,15 @@ def test_memory_is_bounded_and_files_have_no_holes(tmp_path: Path) -> None:
     stat = os.stat(tmp_path / "small" / "model.safetensors")
     assert stat.st_size > 36_000_000
     assert stat.st_blocks * 512 >= stat.st_size
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "target"])
+def test_the_grid_is_what_is_packed_by_default(kind: str, tmp_path: Path) -> None:
+    generate(kind, tmp_path / "a")
+    opened = open_checkpoint(tmp_path / "a")
+    groups: dict[str, list[str]] = {}
+    for tensor in tensors_of(kind, "tiny"):
+        if tensor.grid is not None:
+            groups.setdefault(tensor.grid, []).append(tensor.spec.name.removesuffix(".weight"))
+    chosen = choose(opened, identify(opened).layout, (), ())
+    assert {frozenset(group) for group in chosen.groups} == {frozenset(group) for group in groups.values()}

@@ -65,6 +65,13 @@ $(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt
 	$(LLMCOMPRESSOR)/bin/python -m pip install -q -c constraints-llmcompressor.txt -e ".[llmcompressor]" hypothesis pytest
 	touch $@
 
+bench: $(MAIN)/.ready
+	mkdir -p bench-out
+	$(MAIN)/bin/python benchmarks/full_size.py bench-out
+
+fixtures: $(MAIN)/.ready
+	$(MAIN)/bin/python fixtures/regenerate.py
+
 docs: $(MAIN)/.ready
 	$(MAIN)/bin/python docs/pages.py
 

@@ -20,7 +20,8 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 PACKS = {
     "modelopt-export-tiny": ("weight", "weight_scale_2", "amax", ("self_attn", "mlp")),
     "modelopt-export-w4a4-tiny": ("weight", "weight_scale_2", "amax", ("self_attn", "mlp")),
-    "modelopt-export-mixed-tiny": ("weight", "weight_scale_2", "amax", ("mlp",)),
+    "modelopt-export-mixed-tiny": ("weight", "weight_scale_2", "amax", ("self_attn", "mlp")),
+    "modelopt-export-mixed-fp8-tiny": ("weight", "weight_scale_2", "amax", ("mlp",)),
     "llmcompressor-oneshot-tiny": ("weight_packed", "weight_global_scale", "amax-llmcompressor", ("self_attn", "mlp")),
     "llmcompressor-oneshot-w4a4-tiny": (
         "weight_packed", "weight_global_scale", "amax-llmcompressor", ("self_attn", "mlp"),

@@ -12,8 +12,8 @@ from convertkit.dialects.coverage import coherence_findings
 from convertkit.dialects.linears import dense_linears
 from convertkit.dialects.planes import PackedModule, Planes, find_packed
 from convertkit.dialects.reading import read_scheme
-from convertkit.dialects.scheme import Scheme
-from convertkit.errors import Finding, finding
+from convertkit.dialects.scheme import CONFIG_FILE, Scheme, mismatch_finding
+from convertkit.errors import Finding, Severity, finding
 from convertkit.layouts.drafters import DRAFTERS
 from convertkit.layouts.layout import Kind, Layout, marks_of
 from convertkit.layouts.models import CAUSAL_LM, MULTIMODAL_LM, UNKNOWN, VISION_SEGMENTS
@@ -54,18 +54,22 @@ class Identity:
         return tuple(item for item in self.findings if item.severity == "error")
 
 
-def identify(checkpoint: Checkpoint) -> Identity:
-    """Identify an opened checkpoint. Nothing is raised: faults are findings of severity error."""
+def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity:
+    """Identify an opened checkpoint. Nothing is raised: faults are findings of severity error.
+
+    ``mismatch`` is the severity of contradictions between quantization config and tensors. Conversions believe the
+    tensors, hence a warning; an audit says error.
+    """
     planes = find_packed(checkpoint)
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in checkpoint.tensors)
     layout, confidence, reasons = identify_layout(modules, checkpoint.tensors, checkpoint.config)
     specs = [ref.spec for name, ref in checkpoint.tensors.items() if name not in planes.plane_names]
     linears = dense_linears(specs, layout)
-    scheme, faults = read_scheme(checkpoint.config, checkpoint.quant_config)
+    scheme, faults = read_scheme(checkpoint.config, checkpoint.quant_config, mismatch)
     findings = [*checkpoint.findings, *planes.findings, *faults]
     if scheme is not None and not faults:
-        findings += coherence_findings(scheme, planes.packed, linears, modules, layout, "warning")
-    findings += _dialect_findings(checkpoint, planes, scheme)
+        findings += coherence_findings(scheme, planes.packed, linears, modules, layout, mismatch)
+    findings += _dialect_findings(checkpoint, planes, scheme, mismatch)
     findings += oddities(checkpoint, layout, modules)
     return Identity(
         checkpoint.container,
@@ -146,18 +150,19 @@ def dialect_of(planes: Planes, scheme: Scheme | None) -> str:
     return "compressed-tensors" if found == {"compressed-tensors"} else "several"
 
 
-def _dialect_findings(checkpoint: Checkpoint, planes: Planes, scheme: Scheme | None) -> list[Finding]:
+def _dialect_findings(
+    checkpoint: Checkpoint, planes: Planes, scheme: Scheme | None, mismatch: Severity
+) -> list[Finding]:
     found = sorted({module.spelling.dialect for module in planes.packed.values()})
     findings: list[Finding] = []
     if len(found) > 1:
         message = "some packed linears are spelled as ModelOpt does, others as compressed-tensors does"
         findings.append(finding("E_PACK_AMBIGUOUS", "error", message))
     if found and scheme is None and not checkpoint.is_file:
-        message = "there are packed linears, but no quantization config"
-        findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file="config.json"))
+        findings.append(mismatch_finding(mismatch, "there are packed linears, but no quantization config", CONFIG_FILE))
     elif found and scheme is not None and found[0] != scheme.dialect.removesuffix("-mixed"):
         message = f"the config speaks of {scheme.dialect}, the tensors are spelled as {found[0]} does"
-        findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file=scheme.place))
+        findings.append(mismatch_finding(mismatch, message, scheme.place))
     if planes.kv_scales:
         message = f"{len(planes.kv_scales)} scales of the KV cache are stored"
         findings.append(finding("W_KV_SCALES", "note", message, tensor=planes.kv_scales[0]))

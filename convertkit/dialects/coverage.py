@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.dialects.linears import fused_alias, roles_of
 from convertkit.dialects.patterns import Matcher, Syntax
-from convertkit.dialects.scheme import Scheme
-from convertkit.errors import Finding, Severity, finding
+from convertkit.dialects.scheme import Scheme, mismatch_finding
+from convertkit.errors import Finding, Severity
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.rules import compile_template, families, without_model
 
@@ -177,19 +176,18 @@ def _by_family(modules: Iterable[str], what: str, scheme: Scheme, severity: Seve
         count = len(family.names)
         message = f"'{family.names[0]}' is {what}" if count == 1 else f"{count} x '{family.template}': {what}"
         data = {"count": count, "template": family.template, "modules": list(family.names[:MAX_LISTED])}
-        findings.append(_mismatch(severity, message, scheme, f"{family.names[0]}.weight", data))
+        findings.append(
+            mismatch_finding(severity, message, scheme.place, tensor=f"{family.names[0]}.weight", data=data)
+        )
     return findings
-
-
-def _mismatch(severity: Severity, message: str, scheme: Scheme, tensor: str | None, data: dict[str, Any]) -> Finding:
-    code = "E_QCONFIG_MISMATCH" if severity == "error" else "W_QCONFIG_MISMATCH"
-    return finding(code, severity, message, file=scheme.place, tensor=tensor, data=data)
 
 
 def _unused(entries: list[str], scheme: Scheme) -> Finding:
     shown = ", ".join(entries[:4]) + (" …" if len(entries) > 4 else "")
     message = f"{len(entries)} entries of the quantization config name no stored module: {shown}"
-    return _mismatch("warning", message, scheme, None, {"count": len(entries), "entries": entries[:MAX_LISTED]})
+    return mismatch_finding(
+        "warning", message, scheme.place, data={"count": len(entries), "entries": entries[:MAX_LISTED]}
+    )
 
 
 def _substring_findings(scheme: Scheme, packed: Iterable[str], severity: Severity) -> list[Finding]:
@@ -204,4 +202,8 @@ def _substring_findings(scheme: Scheme, packed: Iterable[str], severity: Severit
         return []
     victim = next(name for name in names if bad[0] in name)
     message = f"the excluded name '{bad[0]}' is part of the packed '{victim}': vLLM would load that unquantized"
-    return [_mismatch(severity, message, scheme, f"{names[victim]}.weight", {"entries": bad[:MAX_LISTED]})]
+    return [
+        mismatch_finding(
+            severity, message, scheme.place, tensor=f"{names[victim]}.weight", data={"entries": bad[:MAX_LISTED]}
+        )
+    ]

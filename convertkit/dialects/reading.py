@@ -7,8 +7,8 @@ from typing import Any
 
 from convertkit.dialects.compressed_tensors import read_compressed_tensors
 from convertkit.dialects.modelopt import read_modelopt
-from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, Faults, Scheme, blocks_of
-from convertkit.errors import Finding, finding
+from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, Faults, Scheme, blocks_of, mismatch_finding
+from convertkit.errors import Finding, Severity
 
 OTHERS = frozenset(
     (
@@ -33,12 +33,12 @@ OTHERS = frozenset(
 
 
 def read_scheme(
-    config: Mapping[str, Any], quant_config: Mapping[str, Any]
+    config: Mapping[str, Any], quant_config: Mapping[str, Any], mismatch: Severity = "warning"
 ) -> tuple[Scheme | None, tuple[Finding, ...]]:
     """The scheme stated by ``config.json`` or else by ``hf_quant_config.json``, and every fault of both.
 
     Engines believe ``config.json`` first (vLLM 0.33 ``weight_utils.py:263``). Faults are errors E_QCONFIG and
-    E_UNSUPPORTED_QUANT; two statements that disagree are a warning W_QCONFIG_MISMATCH.
+    E_UNSUPPORTED_QUANT; two statements that disagree are a finding of severity ``mismatch``.
     """
     stated = [(CONFIG_FILE, path, block) for path, block in blocks_of(config)]
     if quant_config:
@@ -56,7 +56,7 @@ def read_scheme(
         places = " and ".join(dict.fromkeys(scheme.place for scheme in schemes))
         message = f"the quantization is stated {len(schemes)} times, differently, in {places}"
         fix = "convertkit reads the first; outputs state it once, or twice alike"
-        findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file=schemes[-1].place, fix=fix))
+        findings.append(mismatch_finding(mismatch, message, schemes[-1].place, fix=fix))
     return (schemes[0] if schemes else None), tuple(findings)
 
 

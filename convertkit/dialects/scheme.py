@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding, Severity, finding
 
 CONFIG_FILE = "config.json"
 QUANT_FILE = "hf_quant_config.json"
@@ -77,6 +77,20 @@ class Faults:
             self.add(key, f"'{key}' must be a list of names")
             return ()
         return tuple(value)
+
+
+def mismatch_finding(
+    severity: Severity,
+    message: str,
+    file: str,
+    *,
+    tensor: str | None = None,
+    fix: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> Finding:
+    """A contradiction between config and tensors: an error E_QCONFIG_MISMATCH, or W_QCONFIG_MISMATCH."""
+    code = "E_QCONFIG_MISMATCH" if severity == "error" else "W_QCONFIG_MISMATCH"
+    return finding(code, severity, message, file=file, tensor=tensor, fix=fix, data=data)
 
 
 def blocks_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

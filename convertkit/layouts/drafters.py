@@ -97,6 +97,14 @@ COPIES = (
 )
 """Frozen copies of the target's embeddings and head, which DeepSpec always writes."""
 
+TARGET_COPIES = (
+    Rule("embed_tokens.weight", "embedding", ("V", "H"), "optional"),
+    Rule("lm_head.weight", "head", ("DV", "H"), "optional"),
+)
+"""Copies that some exports of a drafter still carry; vLLM 0.33 uses them only if they differ from the target's."""
+
+EMBEDDING_COPY = TARGET_COPIES[0]
+
 REFINER = (
     Rule("refiner_head.token_embed.weight", "embedding", ("V", "r")),
     Rule("refiner_head.down_h.weight", "refiner", ("r", "H")),
@@ -158,7 +166,7 @@ def _drafter(name: str, rules: tuple[Rule, ...], marks: tuple[str, ...], **row: 
     return Layout(name, "drafter", rules, DRAFTER_FUSED, MLP_ONLY, marks, **row)  # type: ignore[arg-type]
 
 
-_DFLASH2 = (*BACKBONE, *CONVOLUTIONS, *SELECTOR)
+_DFLASH2 = (*BACKBONE, *CONVOLUTIONS, *SELECTOR, *TARGET_COPIES)
 _CORE = ("fc", "hidden_norm", "layers.{i}.self_attn.q_proj")
 _CONV = (*_CORE, "layers.{i}.attention_conv", "candidate_selector")
 _DSPARK = (*_CORE, "markov_head.markov_w1")
@@ -189,13 +197,19 @@ DRAFTERS: tuple[Layout, ...] = (
     _drafter("dflash2", _DFLASH2, _CONV, labels=("DFlash2",)),
     _drafter(
         "speculators-dspark",
-        (*BACKBONE, *REDUCED_VOCABULARY, *MARKOV, *CONFIDENCE),
+        (*BACKBONE, *REDUCED_VOCABULARY, *MARKOV, *CONFIDENCE, EMBEDDING_COPY),
         _DSPARK,
         speculators=True,
         labels=("dspark",),
     ),
     _drafter("dspark", (*BACKBONE, *COPIES, *MARKOV, *CONFIDENCE), _DSPARK, labels=("DSpark",)),
-    _drafter("speculators-dflash", (*BACKBONE, *REDUCED_VOCABULARY), _CORE, speculators=True, labels=("dflash",)),
-    _drafter("dflash", BACKBONE, _CORE, labels=("DFlash",)),
+    _drafter(
+        "speculators-dflash",
+        (*BACKBONE, *REDUCED_VOCABULARY, EMBEDDING_COPY),
+        _CORE,
+        speculators=True,
+        labels=("dflash",),
+    ),
+    _drafter("dflash", (*BACKBONE, *TARGET_COPIES), _CORE, labels=("DFlash",)),
 )
 """Most specific first: the first whose marks are all there is the layout."""

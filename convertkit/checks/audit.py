@@ -1,0 +1,207 @@
+"""The audit of what is stored: names, shapes, dtypes, whole planes, config against tensors, fused scales.
+
+It asks what a loader would ask, before a loader is there: engines load incomplete drafters silently and serve
+fused parts with unequal scales wrong by their ratio. Rows are families of tensors that are alike; what is not as it
+should be is a finding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
+from convertkit.checks.scan import scan_findings
+from convertkit.containers.reader import Reader
+from convertkit.convert.identify import Identity, identify
+from convertkit.dialects.coverage import Coverage, coverage_of, runtime_names
+from convertkit.dialects.linears import roles_of
+from convertkit.dialects.planes import PackedModule
+from convertkit.dialects.values import global_scale_findings
+from convertkit.errors import Finding, finding
+from convertkit.layouts.fused import Group, fused_groups
+from convertkit.layouts.rules import families
+
+MAX_LISTED = 20
+"""Names kept in the data of one finding."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """``rows`` and ``summary`` are JSON values for the report; ``findings`` decide the verdict."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    summary: Mapping[str, Any]
+    findings: tuple[Finding, ...] = field(default_factory=tuple)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(item for item in self.findings if item.severity == "error")
+
+
+def audit_written(
+    checkpoint: Checkpoint,
+    expected: Iterable[TensorSpec] | None = None,
+    *,
+    fuse: Sequence[Group] = (),
+    scan: bool = False,
+) -> Audit:
+    """Audit an opened checkpoint.
+
+    ``expected`` are the tensors that a plan announced, compared exactly; drafters are also compared with the table
+    of their layout. ``fuse`` adds fused groups. Global scales are read; with ``scan`` also block scales, codes and
+    dense weights (bad values become errors). Codes: all of E_PACK_*, E_SCALE_*, E_QCONFIG*, E_LAYOUT_*,
+    E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE.
+    """
+    identity = identify(checkpoint, "error")
+    findings = list(identity.findings)
+    if expected is not None:
+        findings += plan_findings(checkpoint, expected)
+    findings += layout_findings(checkpoint, identity.layout, identity.packed, identity.planes.kv_scales)
+    findings += layer_findings(checkpoint, identity.layout)
+    with Reader(checkpoint) as reader:
+        groups = {
+            lead: members
+            for lead, members in fused_groups(identity.packed, identity.layout, fuse).items()
+            if len(members) > 1
+        }
+        bits = _global_bits(reader, identity.packed)
+        findings += _scale_findings(identity.packed, bits)
+        findings += _fused_findings(groups, bits)
+        if scan:
+            findings += scan_findings(checkpoint, identity.planes, reader)
+        reader.assert_unchanged()
+    rows = tuple(_rows(checkpoint, identity))
+    return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings))
+
+
+def _global_bits(reader: Reader, packed: Mapping[str, PackedModule]) -> dict[str, int]:
+    """The stored FP32 bits of every global scale."""
+    return {
+        name: int.from_bytes(reader.bytes_of(module.global_scale.spec.name), "little")
+        for name, module in packed.items()
+    }
+
+
+def _scale_findings(packed: Mapping[str, PackedModule], bits: Mapping[str, int]) -> Iterator[Finding]:
+    """Bad global scales: one finding per code and family, which names the first and counts the others."""
+    bad: dict[str, dict[str, Finding]] = {}
+    for name, module in packed.items():
+        for item in global_scale_findings(module.global_scale, bits[name], module.spelling.sense):
+            bad.setdefault(item.code, {})[name] = item
+    for by_module in bad.values():
+        for family in families(by_module).values():
+            first, count = by_module[family.names[0]], len(family.names)
+            message = first.message if count == 1 else f"{first.message}, as in {count - 1} more '{family.template}'"
+            yield replace(first, message=message, data={"count": count, "modules": list(family.names[:MAX_LISTED])})
+
+
+def _fused_findings(groups: Mapping[str, Sequence[str]], bits: Mapping[str, int]) -> Iterator[Finding]:
+    """One finding per family of fused groups whose members do not share the bits of one global scale."""
+    unequal = [lead for lead, members in groups.items() if len({bits[module] for module in members}) > 1]
+    for family in families(unequal).values():
+        lead = family.names[0]
+        parts = ", ".join(f"{module.rpartition('.')[2]} {_value(bits[module])}" for module in groups[lead])
+        count = len(family.names)
+        message = f"{count} fused {'group has' if count == 1 else 'groups have'} unequal global scales: {parts}"
+        yield finding(
+            "E_FUSED_SCALE",
+            "error",
+            f"{message}; engines keep one and serve the other parts wrong by the ratio",
+            tensor=f"{lead}.weight",
+            fix="pack the group again with one shared scale",
+            data={"count": count, "template": family.template, "groups": list(family.names[:MAX_LISTED])},
+        )
+
+
+def _value(bits: int) -> str:
+    return f"{float(np.uint32(bits).view(np.float32)):.9g}"
+
+
+def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]]:
+    """Packed linears by family, then all other tensors by family; one row per family, shape and dtype."""
+    packed = identity.packed
+    coverage = None if identity.scheme is None or identity.scheme.foreign else coverage_of(identity.scheme)
+    rename = runtime_names(identity.scheme, identity.layout) if identity.scheme is not None else str
+    taken = {ref.spec.name for module in packed.values() for ref in module.refs}
+    roles = roles_of([*(f"{module}.weight" for module in packed), *checkpoint.tensors], identity.layout)
+    for family in families(packed).values():
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for name in family.names:
+            module = packed[name]
+            leaves = tuple(ref.spec.name.rpartition(".")[2] for ref in module.refs)
+            key = ((module.out_features, module.in_features), leaves, _stated(coverage, rename(name)))
+            alike.setdefault(key, []).append(name)
+        for (shape, leaves, stated), names in alike.items():
+            yield {
+                "name": family.template,
+                "count": len(names),
+                "first": names[0],
+                "role": roles[f"{names[0]}.weight"],
+                "grid": "nvfp4",
+                "dtype": "U8",
+                "shape": list(shape),
+                "planes": list(leaves),
+                "config": stated,
+            }
+    for family in families(name for name in checkpoint.tensors if name not in taken).values():
+        yield from _plain_rows(family.template, family.names, checkpoint, identity, roles, coverage)
+
+
+def _plain_rows(
+    template: str,
+    names: Sequence[str],
+    checkpoint: Checkpoint,
+    identity: Identity,
+    roles: Mapping[str, str],
+    coverage: Coverage | None,
+) -> Iterator[dict[str, Any]]:
+    alike: dict[tuple[str, tuple[int, ...], str | None], list[str]] = {}
+    for name in names:
+        spec = checkpoint.tensors[name].spec
+        module = name.removesuffix(".weight")
+        stated = _stated(coverage, module) if module in identity.linears else None
+        alike.setdefault((spec.dtype, spec.shape, stated), []).append(name)
+    for (dtype, shape, stated), members in alike.items():
+        yield {
+            "name": template,
+            "count": len(members),
+            "first": members[0],
+            "role": roles[members[0]],
+            "grid": "as stored",
+            "dtype": dtype,
+            "shape": list(shape),
+            "planes": [],
+            "config": stated,
+        }
+
+
+def _stated(coverage: Coverage | None, module: str) -> str | None:
+    """What the quantization config says of a linear: ``packed``, ``dense``, or None if it cannot be told."""
+    covered = None if coverage is None else coverage.covers(module)
+    return None if covered is None else "packed" if covered else "dense"
+
+
+def _summary(
+    checkpoint: Checkpoint, identity: Identity, groups: Mapping[str, Sequence[str]], findings: Sequence[Finding]
+) -> dict[str, Any]:
+    counts = {
+        severity: sum(item.severity == severity for item in findings) for severity in ("error", "warning", "note")
+    }
+    return {
+        "layout": identity.layout.name,
+        "kind": identity.kind,
+        "dialect": identity.dialect,
+        "tensors": len(checkpoint.tensors),
+        "packed_linears": len(identity.packed),
+        "dense_linears": len(identity.linears),
+        "fused_groups": len(groups),
+        "errors": counts["error"],
+        "warnings": counts["warning"],
+        "notes": counts["note"],
+    }

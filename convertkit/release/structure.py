@@ -34,7 +34,7 @@ def is_weights(path: str) -> bool:
 
 
 def check_structure(root: Path, paths: Iterable[str], chosen: Iterable[str]) -> Structure:
-    """Check the ``chosen`` weight files among all ``paths`` below ``root``; other files are ignored.
+    """Check the ``chosen`` weight files among all ``paths`` that are or should be below ``root``; others are ignored.
 
     A folder whose weights are all chosen is opened as a whole, so its index and its set of shards are checked too.
     Of other folders only the headers of the chosen files are read. Nothing is raised for a bad file.
@@ -43,6 +43,8 @@ def check_structure(root: Path, paths: Iterable[str], chosen: Iterable[str]) -> 
     findings: list[Finding] = []
     tensors: dict[str, tuple[TensorRef, ...]] = {}
     for folder, names in sorted(_by_folder(chosen).items()):
+        if not any(os.path.lexists(root / folder / name) for name in names):
+            continue  # all of them missing: that is for the manifest to say
         if names == everything.get(folder, set()):
             found = _open_folder(root, folder, names)
         else:
@@ -83,6 +85,8 @@ def _open_files(root: Path, folder: str, names: Iterable[str]) -> Structure:
     tensors: dict[str, tuple[TensorRef, ...]] = {}
     for name in sorted(names):
         path = join(folder, name)
+        if not os.path.lexists(root / path):
+            continue
         try:
             fd = open_regular(root, path)
             try:

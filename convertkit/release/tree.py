@@ -47,7 +47,9 @@ def walk(root: Path) -> Tree:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path)
-            elif entry.is_symlink() and entry.is_dir():
+            elif entry.is_symlink() and os.path.isdir(
+                root / path
+            ):  # False for a link to itself, where entry.is_dir fails
                 odd[path] = "a link to a folder"
             elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 files.append(path)

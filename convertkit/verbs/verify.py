@@ -165,8 +165,9 @@ def _verify_listed(
     allowed = [path for path in unlisted if choice.allows(path)]
     signatures = [path for path in unlisted if is_signature(path) and path not in allowed]
     extra = [path for path in unlisted if path not in {*allowed, *signatures}]
-    weights = [path for path in tree.files if is_weights(path) and choice.wants(path) and path not in set(allowed)]
-    structure = check_structure(root, tree.files, weights)
+    paths = {*tree.files, *expected.files}
+    weights = [path for path in paths if is_weights(path) and choice.wants(path) and path not in set(allowed)]
+    structure = check_structure(root, paths, weights)
     matched = match(
         root, tree, listed, extra, expected.tensors, structure.tensors, expected.supersedes, workers, progress
     )  # fmt: skip

@@ -108,8 +108,9 @@ def _listed(folder: Path) -> set[str]:
     names: set[str] = set()
     with suppress(OSError, ConvertError):
         document = parse_json(_read(folder / MANIFEST), MANIFEST)
-        rows = document.get("files", []) if isinstance(document, dict) else []
-        names.update(row["path"] for row in rows if isinstance(row, dict) and isinstance(row.get("path"), str))
+        rows = document.get("files") if isinstance(document, dict) else None
+        paths = [row.get("path") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        names.update(path for path in paths if isinstance(path, str))
     with suppress(OSError, UnicodeDecodeError):
         for line in _read(folder / SUMS).decode().splitlines():
             match = re.fullmatch(r"[0-9A-Fa-f]{64} [ *](.+)", line)

@@ -88,6 +88,8 @@ class Sink:
             return
         view = view.cast("B")
         target = self._files[file]
+        if offset < 0 or offset + view.nbytes > target.spans.size_bytes:
+            raise self._fail(_internal(f"byte {offset} and {view.nbytes} more do not lie in {shown(file)}"))
         for first in range(0, view.nbytes, CHUNK_BYTES):
             self._check()
             chunk = view[first : first + CHUNK_BYTES]

@@ -72,6 +72,7 @@ class Checkpoint:
     ``config`` and ``quant_config`` are ``config.json`` and ``hf_quant_config.json`` (empty if absent).
     ``side_files`` are top-level regular files that travel with a conversion; ``skipped`` maps the names of
     other entries (weights of other formats, reports, manifests, folders) to the reason they do not.
+    ``is_file`` says that one weight file was opened, without the folder around it.
     """
 
     root: Path
@@ -83,6 +84,12 @@ class Checkpoint:
     side_files: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    is_file: bool = False
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """What the user named: the folder, or the one file."""
+        return tuple(self.root / file.name for file in self.files) if self.is_file else (self.root,)
 
     @property
     def weight_bytes(self) -> int:

@@ -52,7 +52,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     if not os.path.lexists(root):
         raise refusal("E_NOT_FOUND", f"no such file or folder: {shown(root)}", fix="check the path")
     file, header = _open_file(root.parent, root.name)
-    return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings)
+    return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings, is_file=True)
 
 
 def _open_file(root: Path, name: str) -> tuple[WeightFile, Header]:

@@ -117,15 +117,16 @@ def _run_cast(job: Job, unit: Cast) -> dict[str, str]:
 
 def _run_pack(job: Job, unit: Pack) -> dict[str, str]:
     """Encode each linear of a group under the group's tables."""
-    from convertkit.grids.nvfp4.tables import build_encode_tables
+    from convertkit.grids.nvfp4.tables import build_encode_tables, swap_sense
 
     tables = build_encode_tables(unit.arithmetic, unit.dtype, job.facts.group_amax[unit.key], reversible=unit.reversible)
+    stored_bits = tables.global_bits if tables.sense == unit.spelling.sense else swap_sense(tables.global_bits)[0]
     specs = iter(unit.outputs)
     digests: dict[str, str] = {}
     for ref in unit.sources:
         codes, scales, scalar = (TensorOut(job, next(specs)) for _ in range(3))
         _encode_rows(job, ref, tables, codes, scales)
-        scalar.write(memoryview(tables.global_bits.to_bytes(4, "little")))
+        scalar.write(memoryview(stored_bits.to_bytes(4, "little")))
         digests.update((out.spec.name, out.close()) for out in (codes, scales, scalar))
     return digests
 

@@ -1,0 +1,153 @@
+"""Two checkpoints of any dialects against each other: every weight that both hold, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from convertkit.checkpoint import Checkpoint, TensorRef
+from convertkit.checks.compare import Dense, Planes, Side, compare_tile
+from convertkit.checks.fidelity import Tally
+from convertkit.checks.tiles import row_tiles
+from convertkit.containers.reader import Reader
+from convertkit.convert.survey import STORAGE, Desk
+from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel
+from convertkit.dialects.planes import PackedModule, find_packed
+from convertkit.dialects.spelling import GROUP
+from convertkit.dialects.values import global_scale_findings
+from convertkit.dtypes import DTYPES, FLOATS
+from convertkit.errors import ConvertError, Finding, finding
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One logical weight: dense or packed, and its logical shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    stored: TensorRef | PackedModule
+
+    @property
+    def is_float(self) -> bool:
+        return isinstance(self.stored, PackedModule) or self.stored.spec.dtype in FLOATS
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One weight of both checkpoints. ``equal_bytes`` is for tensors that are not floats (or are compared as bytes)."""
+
+    name: str
+    packed: bool
+    tally: Tally | None
+    equal_bytes: bool | None
+    global_bits: int | None
+
+
+def weights_of(checkpoint: Checkpoint) -> dict[str, Weight]:
+    """Every logical weight by its dense name. Scales of activations and KV caches are not weights.
+
+    Raises ``ConvertError`` with every fault of the planes.
+    """
+    planes = find_packed(checkpoint)
+    errors = [item for item in planes.findings if item.severity == "error"]
+    if errors:
+        raise ConvertError(errors)
+    weights = {
+        name: Weight(name, ref.spec.shape, ref)
+        for name, ref in checkpoint.tensors.items()
+        if name not in planes.plane_names and name not in planes.kv_scales
+    }
+    for module, packed in planes.packed.items():
+        name = f"{module}.weight"
+        weights[name] = Weight(name, (packed.out_features, packed.in_features), packed)
+    return weights
+
+
+def missing_findings(reference: Mapping[str, Weight], candidate: Mapping[str, Weight]) -> Iterator[Finding]:
+    """E_REFERENCE for every weight that only one of the two holds, or that has another shape."""
+    for name in sorted(reference.keys() | candidate.keys()):
+        mine, yours = reference.get(name), candidate.get(name)
+        if mine is None or yours is None:
+            where = "the reference" if mine is None else "the candidate"
+            yield finding("E_REFERENCE", "error", f"{where} does not hold it", tensor=name)
+        elif mine.shape != yours.shape:
+            yield finding("E_REFERENCE", "error", f"shape {list(mine.shape)} against {list(yours.shape)}", tensor=name)
+
+
+def compare_checkpoints(
+    reference: Desk, candidate: Desk, names: list[tuple[Weight, Weight]], workers: int, stored: str | None = None
+) -> list[Compared]:
+    """Compare pairs of weights (reference, candidate) of equal shape, in the order given."""
+    candidate.progress.stage("compare", sum(_size(pair[1]) for pair in names))
+    order = sorted(range(len(names)), key=lambda i: -_size(names[i][1]))
+    found = in_parallel(lambda i: _compare(reference, candidate, *names[i], stored), order, workers)
+    by_place = dict(zip(order, found, strict=True))
+    return [by_place[i] for i in range(len(names))]
+
+
+def _size(weight: Weight) -> int:
+    stored = weight.stored
+    return stored.codes.size_bytes if isinstance(stored, PackedModule) else stored.size_bytes
+
+
+def _compare(reference: Desk, candidate: Desk, mine: Weight, yours: Weight, stored: str | None) -> Compared:
+    packed = isinstance(yours.stored, PackedModule)
+    if not (mine.is_float and yours.is_float):
+        return Compared(mine.name, packed, None, _equal_bytes(reference, candidate, mine, yours), None)
+    rows = mine.shape[0] if len(mine.shape) == 2 else 1
+    width = int(np.prod(mine.shape, dtype=np.int64)) // rows if rows else 0
+    scales = (_global_bits(reference, mine), _global_bits(candidate, yours))
+    tally = Tally()
+    for first, count in row_tiles(rows, width) if width else ():
+        candidate.stop.check()
+        left = _side(reference, mine, "mine", scales[0], first, count, width)
+        right = _side(candidate, yours, "yours", scales[1], first, count, width)
+        tally = tally + compare_tile(left, right, stored=stored)
+    candidate.progress.advance(_size(yours))
+    return Compared(mine.name, packed, tally, None, scales[1])
+
+
+def _global_bits(desk: Desk, weight: Weight) -> int | None:
+    """FP32 bits of a packed weight's global scale; a bad one is refused (status 1: it is a finding of the gate)."""
+    if not isinstance(weight.stored, PackedModule):
+        return None
+    ref = weight.stored.global_scale
+    bits = int.from_bytes(desk.reader.bytes_of(ref.spec.name), "little")
+    faults = global_scale_findings(ref, bits, weight.stored.spelling.sense)
+    if faults:
+        raise ConvertError(faults, status=1)
+    return bits
+
+
+def _side(desk: Desk, weight: Weight, use: str, bits: int | None, first: int, rows: int, width: int) -> Side:
+    stored = weight.stored
+    if isinstance(stored, PackedModule):
+        assert bits is not None
+        codes = _tile(desk, stored.codes, use + " codes", first, (rows, width // 2), "|u1")
+        scales = _tile(desk, stored.block_scale, use + " scales", first, (rows, width // GROUP), "|u1")
+        return Planes(codes, scales, bits, stored.spelling.sense)
+    return Dense(_tile(desk, stored, use, first, (rows, width), STORAGE[stored.spec.dtype]), stored.spec.dtype)
+
+
+def _tile(desk: Desk, ref: TensorRef, use: str, first: int, shape: tuple[int, int], storage: str) -> np.ndarray:  # type: ignore[type-arg]
+    tile = desk.buffers.take(use, storage, shape)
+    desk.reader.read_into(ref, first * shape[1] * tile.dtype.itemsize, bytes_view(tile))
+    return tile
+
+
+def _equal_bytes(reference: Desk, candidate: Desk, mine: Weight, yours: Weight) -> bool:
+    """Whether two tensors that are not both floats hold the same bytes in the same dtype."""
+    left, right = mine.stored, yours.stored
+    if isinstance(left, PackedModule) or isinstance(right, PackedModule) or left.spec.dtype != right.spec.dtype:
+        return False
+    assert DTYPES[left.spec.dtype].bits >= 4
+    for offset, length in byte_chunks(left.size_bytes):
+        one = reference.buffers.take("mine", "|u1", (length,))
+        two = candidate.buffers.take("yours", "|u1", (length,))
+        reference.reader.read_into(left, offset, bytes_view(one))
+        candidate.reader.read_into(right, offset, bytes_view(two))
+        if not np.array_equal(one, two):
+            return False
+    return True

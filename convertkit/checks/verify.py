@@ -1,0 +1,267 @@
+"""Test every promise of a plan on the staged bytes, with arithmetic of the checks' own.
+
+Copied bytes are proved by digests: that of the source bytes as they were read, against that of the staged file as
+it lies on the disk. Everything else is read again, source and output, and derived a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from convertkit.checkpoint import TensorRef
+from convertkit.checks.expand import ExpandTally, check_expand_tile
+from convertkit.checks.pack import PackTally, check_pack_tile, expected_global
+from convertkit.checks.reference import exact_rounded_table, narrowed, widened
+from convertkit.checks.tiles import flat_tiles, row_tiles
+from convertkit.containers.reader import Reader
+from convertkit.convert.plan import Plan, Unit
+from convertkit.convert.survey import STORAGE, Desk, Facts
+from convertkit.convert.tiles import bytes_view, in_parallel
+from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell
+from convertkit.dialects.spelling import GROUP
+from convertkit.errors import Finding, finding
+
+
+@dataclass(frozen=True)
+class PackedEvidence:
+    """One packed linear: its tally and the stored FP32 bits of its global scale."""
+
+    module: str
+    tally: PackTally
+    global_bits: int
+
+
+@dataclass(frozen=True)
+class ExpandedEvidence:
+    """One expanded linear."""
+
+    module: str
+    tally: ExpandTally
+
+
+@dataclass(frozen=True)
+class RespelledEvidence:
+    """One re-spelled linear: stored bits of its global scale before and after, and how many of its BF16 values
+    (exact product rounded once) that changes."""
+
+    module: str
+    before_bits: int
+    after_bits: int
+    changed_values: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the checks found for one unit. A fault is a broken promise: a bug, never published."""
+
+    unit: Unit
+    faults: tuple[Finding, ...] = ()
+    details: tuple[PackedEvidence | ExpandedEvidence | RespelledEvidence, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the checks of one run share."""
+
+    plan: Plan
+    facts: Facts
+    desk: Desk
+    output: Reader
+    made: Mapping[str, str]
+    stored: Mapping[str, str]
+
+    def staged(self, name: str) -> TensorRef:
+        return self.output.checkpoint.tensors[name]
+
+
+def copied_tensors(plan: Plan) -> tuple[str, ...]:
+    """Output tensors whose promise is proved by digests: the follower must hash them on the disk."""
+    names = [unit.name for unit in plan.units if isinstance(unit, Copy)]
+    names.extend(spec.name for unit in plan.units if isinstance(unit, Respell) for spec in unit.outputs[:2])
+    return tuple(names)
+
+
+def verify_output(
+    plan: Plan, facts: Facts, desk: Desk, output: Reader, made: Mapping[str, str], stored: Mapping[str, str], workers: int
+) -> list[Evidence]:
+    """Evidence of every unit, in the order of the plan.
+
+    ``made`` are the SHA-256 of all output tensors as they were produced, ``stored`` those of ``copied_tensors`` as
+    they are on the disk. The output's tensors must be exactly the planned ones.
+    """
+    bench = Bench(plan, facts, desk, output, made, stored)
+    shape_faults = _inventory_faults(plan, output)
+    if shape_faults:
+        return [Evidence(plan.units[0], shape_faults)]
+    order = sorted(range(len(plan.units)), key=lambda i: -sum(spec.size_bytes for spec in plan.units[i].outputs))
+    desk.progress.stage("check", sum(spec.size_bytes for unit in plan.units for spec in unit.outputs))
+    found = in_parallel(lambda i: _verify(bench, plan.units[i]), order, workers)
+    by_place = dict(zip(order, found, strict=True))
+    return [by_place[i] for i in range(len(plan.units))]
+
+
+def _inventory_faults(plan: Plan, output: Reader) -> tuple[Finding, ...]:
+    planned = plan.outputs
+    there = {name: ref.spec for name, ref in output.checkpoint.tensors.items()}
+    wrong = sorted(name for name in planned.keys() | there.keys() if planned.get(name) != there.get(name))
+    return tuple(_broken(name, "is not as planned in the staged files") for name in wrong)
+
+
+def _broken(tensor: str, what: str, **data: Any) -> Finding:
+    return finding("E_PROMISE", "error", f"the written tensor {what}", tensor=tensor, data=data)
+
+
+def _verify(bench: Bench, unit: Unit) -> Evidence:
+    evidence = VERIFIERS[type(unit)](bench, unit)
+    bench.desk.progress.advance(sum(spec.size_bytes for spec in unit.outputs))
+    return evidence
+
+
+def _verify_copy(bench: Bench, unit: Copy) -> Evidence:
+    same = bench.made[unit.name] == bench.stored[unit.name]
+    return Evidence(unit, () if same else (_broken(unit.name, "differs from its source"),))
+
+
+def _verify_cast(bench: Bench, unit: Cast) -> Evidence:
+    """Every element rounded once more, from the source's bits."""
+    source, out = unit.source, bench.staged(unit.source.spec.name)
+    differing = 0
+    for first, count in flat_tiles(source.spec.elements):
+        bench.desk.stop.check()
+        before = _rows(bench, bench.desk.reader, source, "source", first, count, 1, STORAGE[source.spec.dtype])
+        after = _rows(bench, bench.output, out, "dense", first, count, 1, STORAGE[unit.dtype])
+        expected = narrowed(widened(before, source.spec.dtype), unit.dtype)
+        differing += int(np.count_nonzero(expected.view(after.dtype) != after))
+    faults = (_broken(unit.key, "is not its source rounded once", differing=differing),) if differing else ()
+    return Evidence(unit, faults)
+
+
+def _rows(
+    bench: Bench, reader: Reader, ref: TensorRef, use: str, first: int, rows: int, width: int, storage: str
+) -> np.ndarray[Any, Any]:
+    """Rows of a stored matrix in this thread's buffer for ``use``: shape [rows, width]."""
+    tile = bench.desk.buffers.take(use, storage, (rows, width))
+    reader.read_into(ref, first * width * tile.dtype.itemsize, bytes_view(tile))
+    return tile
+
+
+def _verify_pack(bench: Bench, unit: Pack) -> Evidence:
+    """Codes and block scales of each linear derived again; the shared global scale from the largest magnitude."""
+    amax = bench.facts.group_amax[unit.key]
+    encoding = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible)
+    recorded = expected_global(
+        unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, sense=unit.spelling.sense
+    )
+    details = []
+    faults: list[Finding] = []
+    for module, source in zip(unit.modules, unit.sources, strict=True):
+        codes, scales, scalar = (bench.staged(f"{module}.{leaf}") for leaf in unit.spelling.leaves)
+        global_bits = int.from_bytes(bench.output.bytes_of(scalar.spec.name), "little")
+        tally = _pack_tally(bench, unit, (source, codes, scales), global_bits, encoding)
+        details.append(PackedEvidence(module, tally, global_bits))
+        if tally.wrong_codes:
+            faults.append(_broken(codes.spec.name, f"has {tally.wrong_codes} wrong codes", wrong=tally.wrong_codes))
+        if tally.wrong_scales:
+            faults.append(_broken(scales.spec.name, f"has {tally.wrong_scales} wrong scales", wrong=tally.wrong_scales))
+        if global_bits != recorded:
+            faults.append(_broken(scalar.spec.name, "is not the scale of its group"))
+    if max(item.tally.amax_bits for item in details) != amax:
+        faults.append(_broken(details[0].module, "was scaled for another largest magnitude"))
+    return Evidence(unit, tuple(faults), tuple(details))
+
+
+def _pack_tally(
+    bench: Bench, unit: Pack, refs: tuple[TensorRef, TensorRef, TensorRef], global_bits: int, encoding_bits: int
+) -> PackTally:
+    source, codes, scales = refs
+    rows, width = source.spec.shape
+    tally = PackTally()
+    for first, count in row_tiles(rows, width):
+        bench.desk.stop.check()
+        tally += check_pack_tile(
+            _rows(bench, bench.desk.reader, source, "source", first, count, width, STORAGE[unit.dtype]),
+            unit.dtype,
+            _rows(bench, bench.output, codes, "codes", first, count, width // 2, "|u1"),
+            _rows(bench, bench.output, scales, "scales", first, count, width // GROUP, "|u1"),
+            global_bits,
+            unit.spelling.sense,
+            unit.arithmetic,
+            encoding_bits=encoding_bits,
+        )
+    return tally
+
+
+def _verify_expand(bench: Bench, unit: Expand) -> Evidence:
+    packed = unit.packed
+    out = bench.staged(unit.outputs[0].name)
+    tally = ExpandTally()
+    for first, count in row_tiles(packed.out_features, packed.in_features):
+        bench.desk.stop.check()
+        tally += check_expand_tile(
+            _rows(bench, bench.desk.reader, packed.codes, "codes", first, count, packed.in_features // 2, "|u1"),
+            _rows(bench, bench.desk.reader, packed.block_scale, "scales", first, count, packed.in_features // GROUP, "|u1"),
+            bench.facts.global_bits[packed.module],
+            packed.spelling.sense,
+            _rows(bench, bench.output, out, "dense", first, count, packed.in_features, STORAGE[unit.dtype]),
+            unit.dtype,
+            arithmetic=unit.arithmetic,
+        )
+    differing = tally.differing(unit.arithmetic)
+    faults = (_broken(out.spec.name, "is not the expansion of its planes", differing=differing),) if differing else ()
+    return Evidence(unit, faults, (ExpandedEvidence(packed.module, tally),))
+
+
+def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
+    """Codes and block scales by digest; the scalar's sense by dividing again; what readers decode by tables."""
+    packed, specs = unit.packed, unit.outputs
+    faults = [_broken(spec.name, "differs from its source") for spec in specs[:2] if bench.made[spec.name] != bench.stored[spec.name]]
+    scalars = [(specs[2].name, bench.facts.global_bits[packed.module])]
+    if packed.input_scale is not None:
+        scalars.append((specs[3].name, bench.facts.input_bits[packed.module]))
+    swap = packed.spelling.sense != unit.spelling.sense
+    for name, before in scalars:
+        after = int.from_bytes(bench.output.bytes_of(name), "little")
+        if after != (_reciprocal(before) if swap else before):
+            faults.append(_broken(name, "is not the scale of its source"))
+    after = int.from_bytes(bench.output.bytes_of(specs[2].name), "little")
+    changed = _changed_values(bench, unit, scalars[0][1], after)
+    return Evidence(unit, tuple(faults), (RespelledEvidence(packed.module, scalars[0][1], after, changed),))
+
+
+def _changed_values(bench: Bench, unit: Respell, before: int, after: int) -> int:
+    """BF16 values that the changed scalar changes; codes are read only if some table entry differs."""
+    packed = unit.packed
+    tables = exact_rounded_table(before, packed.spelling.sense, "BF16"), exact_rounded_table(after, unit.spelling.sense, "BF16")
+    differs = tables[0] != tables[1]
+    if not differs[:127].any():
+        return 0
+    count = 0
+    for first, rows in row_tiles(packed.out_features, packed.in_features):
+        codes = _rows(bench, bench.desk.reader, packed.codes, "codes", first, rows, packed.in_features // 2, "|u1")
+        scales = _rows(bench, bench.desk.reader, packed.block_scale, "scales", first, rows, packed.in_features // GROUP, "|u1")
+        spread = np.repeat(scales, GROUP // 2, axis=1)
+        count += int(differs[spread, codes & 15].sum()) + int(differs[spread, codes >> 4].sum())
+    return count
+
+
+def _reciprocal(bits: int) -> int:
+    return int((np.float32(1.0) / np.uint32(bits).view(np.float32)).view(np.uint32))
+
+
+VERIFIERS: Mapping[type, Callable[[Bench, Any], Evidence]] = {
+    Copy: _verify_copy,
+    Cast: _verify_cast,
+    Pack: _verify_pack,
+    Expand: _verify_expand,
+    Respell: _verify_respell,
+}
+"""What tests the promise of each kind of unit."""
+
+
+def tallies_of(evidence: Sequence[Evidence], kind: type) -> list[Any]:
+    """All details of one kind, in the order of the plan."""
+    return [detail for item in evidence for detail in item.details if isinstance(detail, kind)]

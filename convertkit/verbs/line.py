@@ -1,0 +1,239 @@
+"""The whole line for verbs that write a folder: survey, write, check, report, manifest, publish."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from convertkit.checks.verify import Evidence, copied_tensors, verify_output
+from convertkit.containers.files import read_small
+from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.reader import Reader
+from convertkit.convert.place import check_place, check_space
+from convertkit.convert.plan import Plan
+from convertkit.convert.publish import carry_over, publish
+from convertkit.convert.run import execute
+from convertkit.convert.sink import Sink, open_sink, write_small
+from convertkit.convert.staging import Staging, open_staging
+from convertkit.convert.stop import Stop, stop_on_signals
+from convertkit.convert.survey import Desk, Facts, survey
+from convertkit.convert.tiles import Buffers, worker_count
+from convertkit.errors import ConvertError, Finding, refusal
+from convertkit.progress import SILENT, Progress
+from convertkit.release.follow import Background, Followed, follow, source_digests
+from convertkit.verbs.manifest import manifest
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to write, for every verb that writes a folder. None of it changes the bytes of the output.
+
+    ``report_dir`` keeps the reports of an output that is not published; ``publish_anyway`` publishes an output
+    that a gate or audit rejects, with that verdict in its reports.
+    """
+
+    force: bool = False
+    resume: bool = False
+    keep: bool = True
+    workers: int = 0
+    progress: Progress = SILENT
+    report_dir: Path | None = None
+    publish_anyway: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that is known once the output is staged and checked: what reports are made from."""
+
+    plan: Plan
+    facts: Facts
+    evidence: Sequence[Evidence]
+    staged: Path
+    tensor_sha256: Mapping[str, str]
+    file_sha256: Mapping[str, str]
+    source_files: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report: file name, encoded files (the report and perhaps its rows), document, and its error findings."""
+
+    name: str
+    files: Mapping[str, bytes]
+    document: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a verb that writes gives back. ``status`` is 0, or 1 if a check said no and it was published anyway."""
+
+    out: Path
+    plan: Plan
+    status: int
+    findings: tuple[Finding, ...]
+    reports: Mapping[str, Mapping[str, Any]]
+    manifest: Mapping[str, Any]
+    carried: tuple[str, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+
+Reporter = Callable[[Case], Report]
+
+
+class Clock:
+    """Seconds per stage, for benchmarks only: never part of an output."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Options) -> Result:
+    """Run a plan and publish its output at ``out``, whole or not at all.
+
+    Raises ``ConvertError``: the place is refused (status 5), values in the source are not acceptable (3), writing
+    failed (4), a report says no (1, nothing published), a promise is broken (70, nothing published).
+    """
+    clock = Clock()
+    place = check_place(out, plan.source.paths, force=options.force)
+    check_space(place, plan.output_bytes + _side_bytes(plan), reuse=plan.fingerprint if options.resume else None)
+    with stop_on_signals() as stop, Reader(plan.source) as reader:
+        desk = Desk(reader, stop, options.progress, Buffers())
+        with Background(lambda halt: source_digests(reader, halt)) as sources:
+            with clock.stage("survey"):
+                facts = survey(plan, desk, worker_count(options.workers))
+            with open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging:
+                tensors, followed = _write(plan, facts, desk, staging, options, clock)
+                case = _checked(plan, facts, desk, staging, tensors, followed, sources, options, clock)
+                with clock.stage("reports"):
+                    reports = [reporter(case) for reporter in reporters]
+                    rejected = _judge(reports, staging, options)
+                    carried = carry_over(staging)
+                with clock.stage("manifest"):
+                    listed = _manifest(case, reports, options)
+                with clock.stage("publish"):
+                    published = publish(staging, stop)
+    options.progress.done()
+    found = (*plan.findings, *staging.findings, *published.findings, *(item for report in reports for item in report.findings))
+    documents = {report.name: report.document for report in reports}
+    return Result(published.out, plan, 1 if rejected else 0, found, documents, listed, carried.carried, clock.seconds)
+
+
+def _side_bytes(plan: Plan) -> int:
+    return sum(os.stat(plan.source.root / name).st_size for name in plan.side_files)
+
+
+def _write(
+    plan: Plan, facts: Facts, desk: Desk, staging: Staging, options: Options, clock: Clock
+) -> tuple[dict[str, str], Followed]:
+    """Weights with their digests, then documents and side files."""
+    workers = worker_count(options.workers)
+    stamps = {file.name: file.stamp for file in plan.source.files}
+    with open_sink(staging, plan.files, desk.stop, stamps=stamps, workers=workers) as sink:
+        with Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower:
+            with clock.stage("write"):
+                tensors = _execute(plan, facts, desk, sink, workers)
+            with clock.stage("digests"):
+                followed: Followed = follower.result()
+        with clock.stage("flush"):
+            sink.finish()
+    for name, data in plan.documents.items():
+        write_small(staging, name, data)
+    for name in plan.side_files:
+        _copy_side_file(plan.source.root, name, staging, desk.stop)
+    return tensors, followed
+
+
+def _execute(plan: Plan, facts: Facts, desk: Desk, sink: Sink, workers: int) -> dict[str, str]:
+    try:
+        return execute(plan, facts, desk, sink, workers, sink.done)
+    except ConvertError as error:
+        sink.abort(error)
+        raise
+    except BaseException as error:
+        sink.abort(refusal("E_INTERNAL", f"{type(error).__name__} while writing"))
+        raise
+
+
+def _copy_side_file(root: Path, name: str, staging: Staging, stop: Stop) -> None:
+    """Side files are small, except tokenizers and ``mask_embedding.pt`` of some MB."""
+    stop.check()
+    write_small(staging, name, read_small(root, name, limit=1 << 40))
+
+
+def _checked(
+    plan: Plan,
+    facts: Facts,
+    desk: Desk,
+    staging: Staging,
+    tensors: Mapping[str, str],
+    followed: Followed,
+    sources: Background,
+    options: Options,
+    clock: Clock,
+) -> Case:
+    """Re-open what is staged and test every promise with independent arithmetic."""
+    with clock.stage("check"):
+        staged = open_checkpoint(staging.files)
+        with Reader(staged) as output:
+            evidence = verify_output(plan, facts, desk, output, tensors, followed.tensors, worker_count(options.workers))
+    broken = [fault for item in evidence for fault in item.faults]
+    if broken:
+        raise ConvertError(broken)
+    with clock.stage("source digest"):
+        digests: Mapping[str, str] = sources.result()
+    desk.reader.assert_unchanged()
+    return Case(plan, facts, evidence, staging.files, tensors, followed.files, _source_files(plan, digests))
+
+
+def _source_files(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+    """Weight files and the JSON that decided the output, with sizes and digests."""
+    root = plan.source.root
+    rows = [{"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files]
+    for name, used in (("config.json", plan.source.config), ("hf_quant_config.json", plan.source.quant_config)):
+        if used:
+            data = read_small(root, name)
+            rows.append({"path": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    return tuple(sorted(rows, key=lambda row: str(row["path"])))
+
+
+def _judge(reports: Sequence[Report], staging: Staging, options: Options) -> bool:
+    """Write the reports into the output; True if one says no and it is to be published all the same."""
+    for report in reports:
+        for name, data in report.files.items():
+            write_small(staging, name, data)
+    errors = [item for report in reports for item in report.findings if item.severity == "error"]
+    if errors and options.report_dir is not None:
+        options.report_dir.mkdir(parents=True, exist_ok=True)
+        for report in reports:
+            for name in report.files:
+                shutil.copyfile(staging.files / name, options.report_dir / name)
+    if errors and not options.publish_anyway:
+        raise ConvertError(errors, status=1)
+    return bool(errors)
+
+
+def _manifest(case: Case, reports: Sequence[Report], options: Options) -> dict[str, Any]:
+    digests = dict(case.file_sha256)
+    for report in reports:
+        digests.update((name, hashlib.sha256(data).hexdigest()) for name, data in report.files.items())
+    lineage = {
+        "source": {"files": [dict(row) for row in case.source_files]},
+        "plan": {"verb": case.plan.verb, "fingerprint": case.plan.fingerprint, "parameters": dict(case.plan.parameters)},
+    }
+    return manifest(case.staged, digests=digests, tensors=case.tensor_sha256, lineage=lineage, workers=options.workers)

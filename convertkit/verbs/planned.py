@@ -1,0 +1,48 @@
+"""What a plan says to people and programs: the document of ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from convertkit.convert.plan import Plan
+from convertkit.convert.units import Pack
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A plan that was not carried out."""
+
+    plan: Plan
+    document: Mapping[str, Any]
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """Counts, files, groups, drops and every output tensor of a plan, as JSON values."""
+    units = Counter(unit.operation for unit in plan.units)
+    return {
+        "verb": plan.verb,
+        "parameters": dict(plan.parameters),
+        "fingerprint": plan.fingerprint,
+        "units": dict(sorted(units.items())),
+        "files": [{"path": file.name, "size_bytes": file.header.size_bytes} for file in plan.files],
+        "documents": sorted(plan.documents),
+        "side_files": list(plan.side_files),
+        "left_behind": dict(sorted(plan.source.skipped.items())),
+        "drops": [{"tensor": drop.name, "reason": drop.reason} for drop in plan.drops],
+        "shared_scales": [list(unit.modules) for unit in plan.units if isinstance(unit, Pack) and len(unit.modules) > 1],
+        "tensors": [
+            {
+                "name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), "file": plan.file_of[spec.name],
+                "operation": unit.operation, "promise": unit.promise, "inputs": list(unit.inputs),
+            }
+            for unit in plan.units for spec in unit.outputs
+        ],
+        "findings": [item.as_json() for item in plan.findings],
+    }  # fmt: skip
+
+
+def dry_run(plan: Plan) -> DryRun:
+    return DryRun(plan, describe(plan))

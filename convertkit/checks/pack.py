@@ -1,0 +1,168 @@
+"""Check of quantized weights: derive scales and codes again by another method, and measure what was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convertkit.checks import kernels
+from convertkit.checks.fidelity import Tally
+from convertkit.checks.kernels_planes import measure_planes
+from convertkit.checks.reference import FORMATS, bits_of, float_of, narrowed, plane_tables, widened
+from convertkit.checks.tiles import LANES, Sum, fold
+
+RULES = {"amax": kernels.AMAX_RULE, "amax-llmcompressor": kernels.LLMCOMPRESSOR_RULE}
+SENSES = {"amax": "multiplier", "amax-llmcompressor": "divisor"}
+_NARROW = {"F32": kernels.KEEP_F32, "BF16": kernels.TO_BF16, "F16": kernels.TO_F16}
+
+
+@dataclass(frozen=True, slots=True)
+class PackTally:
+    """``wrong_codes`` and ``wrong_scales`` against those derived again, and what was lost.
+
+    ``amax_bits`` is the largest source magnitude, as storage bits of the source's dtype.
+    """
+
+    wrong_codes: int = 0
+    wrong_scales: int = 0
+    amax_bits: int = 0
+    fidelity: Tally = field(default_factory=Tally)
+
+    def __add__(self, other: PackTally) -> PackTally:
+        return PackTally(
+            self.wrong_codes + other.wrong_codes,
+            self.wrong_scales + other.wrong_scales,
+            max(self.amax_bits, other.amax_bits),
+            self.fidelity + other.fidelity,
+        )
+
+
+def expected_global(
+    arithmetic: str, dtype: str, group_amax_bits: int, *, reversible: bool = False, sense: str | None = None
+) -> int:
+    """FP32 bits of the global scale of a group whose largest magnitude has these storage bits of ``dtype``.
+
+    ``amax``: the multiplier fl(amax / 2688), at least 2**-126, and 1.0 for a group of zeros. ``amax-llmcompressor``:
+    the divisor, 2688 times the reciprocal of amax, both rounded to ``dtype``, amax at least the type's least normal
+    number; 1.0 where that is not finite. ``reversible``: the next FP32 number up that its reciprocal gives back.
+    ``sense``: how the file records it; if that is not the arithmetic's own sense, the FP32 reciprocal is meant.
+    """
+    amax: np.float32 = widened(np.array([group_amax_bits], FORMATS[dtype].storage), dtype)[0]
+    with np.errstate(all="ignore"):
+        if arithmetic == "amax":
+            scale = np.float32(1.0) if amax == 0 else max(amax / np.float32(2688), np.float32(2.0**-126))
+        else:
+            clamped = max(amax, np.float32(2.0 ** FORMATS[dtype].least_exponent))
+            inverse = _through(np.float32(1.0) / clamped, dtype)
+            scale = _through(inverse * np.float32(2688), dtype)
+            scale = scale if np.isfinite(scale) else np.float32(1.0)
+        while reversible and np.float32(1.0) / (np.float32(1.0) / scale) != scale:
+            scale = np.nextafter(scale, np.float32(np.inf))
+        if sense is not None and sense != SENSES[arithmetic]:
+            scale = np.float32(1.0) / scale
+    return bits_of(scale)
+
+
+def _through(value: np.float32, dtype: str) -> np.float32:
+    rounded: np.float32 = widened(narrowed(np.array([value], np.float32), dtype), dtype)[0]
+    return rounded
+
+
+def flat(array: NDArray[Any], storage: str) -> NDArray[Any]:
+    """The array as aligned contiguous one-dimensional storage of the type given, copied only if it is not yet so."""
+    return np.require(array, requirements=("C", "A")).reshape(-1).view(storage)
+
+
+def source_words(bits: NDArray[Any], dtype: str) -> tuple[NDArray[Any], int]:
+    """Flat BF16 bits and 16, or FP32 bits and 0: what the kernels widen."""
+    if dtype == "BF16":
+        return flat(bits, "<u2"), 16
+    if dtype == "F16":
+        return widened(flat(bits, "<u2"), dtype).view(np.uint32), 0
+    return flat(bits, "<u4"), 0
+
+
+def check_pack_tile(
+    source: NDArray[Any],
+    source_dtype: str,
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    global_bits: int,
+    sense: str,
+    arithmetic: str,
+    *,
+    encoding_bits: int | None = None,
+    stored: str | None = None,
+) -> PackTally:
+    """Check a tile of rows: ``source`` storage bits [rows, in], ``codes`` uint8 [rows, in/2], ``scales`` [rows, in/16].
+
+    ``global_bits`` and ``sense`` are as recorded in the file and decode the planes. ``encoding_bits`` are those that
+    the encoder used in the arithmetic's own sense; without them the recorded scale is taken, inverted if the sense
+    is the other one. Codes are compared with those that the *derived* block scales give. ``stored`` measures the
+    values as a file of that dtype would hold them instead of the exact ones.
+    """
+    with np.errstate(all="ignore"):
+        if encoding_bits is not None:
+            encoder = float_of(encoding_bits)
+        else:
+            recorded = float_of(global_bits)
+            encoder = recorded if sense == SENSES[arithmetic] else np.float32(1.0) / recorded
+    counts, tally = measure_tile(
+        source, source_dtype, codes, scales, global_bits, sense, stored, RULES[arithmetic], encoder
+    )
+    amax = narrowed(np.array([counts[kernels.AMAX_BITS]], np.uint32).view(np.float32), source_dtype)
+    return PackTally(int(counts[kernels.WRONG_CODES]), int(counts[kernels.WRONG_SCALES]), int(amax[0]), tally)
+
+
+def measure_tile(
+    source: NDArray[Any],
+    source_dtype: str,
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    global_bits: int,
+    sense: str,
+    stored: str | None,
+    rule: int = kernels.NO_RULE,
+    encoder: np.float32 | float = 1.0,
+) -> tuple[NDArray[np.int64], Tally]:
+    """Run the fused kernel over one tile; its raw counts and the tally of the dense source against the planes."""
+    words, shift = source_words(source, source_dtype)
+    nibbles, bytes_ = flat(codes, "u1"), flat(scales, "u1")
+    if words.size != 2 * nibbles.size or words.size != 16 * bytes_.size:
+        raise ValueError(f"{words.size} elements, {nibbles.size} code bytes and {bytes_.size} scales do not fit")
+    tables = plane_tables(global_bits, sense, stored)
+    lanes, counts = np.zeros(kernels.SUMS * LANES), np.zeros(kernels.COUNTS, np.int64)
+    histogram = np.zeros(256, np.int64)
+    measure_planes(
+        words, shift, nibbles, bytes_, tables.values, tables.tops, tables.scales, tables.starts,
+        rule, _NARROW[source_dtype], encoder, lanes, counts, histogram,
+    )  # fmt: skip
+    return counts, tally_of(words.size, lanes, counts, histogram)
+
+
+def tally_of(
+    elements: int,
+    lanes: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    histogram: NDArray[np.int64] | None = None,
+    bit_differences: int | None = None,
+) -> Tally:
+    """The tally of one tile from what a kernel filled in."""
+    reference, candidate, error, peaks = lanes.reshape(kernels.SUMS, LANES)
+    return Tally(
+        elements=elements,
+        changed=int(counts[kernels.CHANGED]),
+        nonfinite=int(counts[kernels.NONFINITE]),
+        bit_differences=bit_differences,
+        square_reference=Sum(fold(reference)),
+        square_candidate=Sum(fold(candidate)),
+        square_error=Sum(fold(error)),
+        max_abs_error=float(peaks.max()),
+        blocks=0 if histogram is None else int(histogram.sum()),
+        flushed_blocks=int(counts[kernels.FLUSHED]),
+        saturated=int(counts[kernels.SATURATED]),
+        scale_histogram=() if histogram is None else tuple(histogram.tolist()),
+    )

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checks import kernels
+from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.kernels_dense import measure_dense, measure_values
-from convertkit.checks.pack import flat, measure_tile, source_words, tally_of
+from convertkit.checks.pack import measure_tile
 from convertkit.checks.reference import FORMATS, narrowed, plane_tables, widened
 from convertkit.checks.tiles import LANES
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checks import kernels_dense as kernels
-from convertkit.checks.pack import flat
+from convertkit.checks.arrays import flat
 from convertkit.checks.reference import FORMATS, exact_rounded_table, exact_table, package_table, widened
 
 ARITHMETICS = ("exact", "modelopt", "compressed-tensors")

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checks import kernels
+from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.kernels_planes import measure_planes
 from convertkit.checks.reference import FORMATS, bits_of, float_of, narrowed, plane_tables, widened
-from convertkit.checks.tiles import LANES, Sum, fold
+from convertkit.checks.tiles import LANES
 
 RULES = {"amax": kernels.AMAX_RULE, "amax-llmcompressor": kernels.LLMCOMPRESSOR_RULE}
 SENSES = {"amax": "multiplier", "amax-llmcompressor": "divisor"}
@@ -71,20 +72,6 @@ def _through(value: np.float32, dtype: str) -> np.float32:
     return rounded
 
 
-def flat(array: NDArray[Any], storage: str) -> NDArray[Any]:
-    """The array as aligned contiguous one-dimensional storage of the type given, copied only if it is not yet so."""
-    return np.require(array, requirements=("C", "A")).reshape(-1).view(storage)
-
-
-def source_words(bits: NDArray[Any], dtype: str) -> tuple[NDArray[Any], int]:
-    """Flat BF16 bits and 16, or FP32 bits and 0: what the kernels widen."""
-    if dtype == "BF16":
-        return flat(bits, "<u2"), 16
-    if dtype == "F16":
-        return widened(flat(bits, "<u2"), dtype).view(np.uint32), 0
-    return flat(bits, "<u4"), 0
-
-
 def check_pack_tile(
     source: NDArray[Any],
     source_dtype: str,
@@ -141,28 +128,3 @@ def measure_tile(
         rule, _NARROW[source_dtype], encoder, lanes, counts, histogram,
     )  # fmt: skip
     return counts, tally_of(words.size, lanes, counts, histogram)
-
-
-def tally_of(
-    elements: int,
-    lanes: NDArray[np.float64],
-    counts: NDArray[np.int64],
-    histogram: NDArray[np.int64] | None = None,
-    bit_differences: int | None = None,
-) -> Tally:
-    """The tally of one tile from what a kernel filled in."""
-    reference, candidate, error, peaks = lanes.reshape(kernels.SUMS, LANES)
-    return Tally(
-        elements=elements,
-        changed=int(counts[kernels.CHANGED]),
-        nonfinite=int(counts[kernels.NONFINITE]),
-        bit_differences=bit_differences,
-        square_reference=Sum(fold(reference)),
-        square_candidate=Sum(fold(candidate)),
-        square_error=Sum(fold(error)),
-        max_abs_error=float(peaks.max()),
-        blocks=0 if histogram is None else int(histogram.sum()),
-        flushed_blocks=int(counts[kernels.FLUSHED]),
-        saturated=int(counts[kernels.SATURATED]),
-        scale_histogram=() if histogram is None else tuple(histogram.tolist()),
-    )

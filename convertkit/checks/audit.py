@@ -190,9 +190,7 @@ def _stated(coverage: Coverage | None, module: str) -> str | None:
 def _summary(
     checkpoint: Checkpoint, identity: Identity, groups: Mapping[str, Sequence[str]], findings: Sequence[Finding]
 ) -> dict[str, Any]:
-    counts = {
-        severity: sum(item.severity == severity for item in findings) for severity in ("error", "warning", "note")
-    }
+    counts = Counter(item.severity for item in findings)
     return {
         "layout": identity.layout.name,
         "kind": identity.kind,

@@ -88,7 +88,7 @@ MARKOV = (
     Rule("markov_head.joint_proj.bias", "bias", ("3*r",), "rnn markov head"),
 )
 CONFIDENCE = (
-    Rule("confidence_head.proj.weight", "confidence", None, "confidence head"),
+    Rule("confidence_head.proj.weight", "confidence", ("1", "H+c"), "confidence head"),
     Rule("confidence_head.proj.bias", "bias", ("1",), "confidence head"),
 )
 COPIES = (

@@ -78,7 +78,8 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "group": ("conv_group_size",),
     "rank": ("selector_rank",),
 }
-"""Symbols of shapes and the config keys they are read from."""
+"""Symbols of shapes and the config keys they are read from. Two more are derived: K, the number of tapped target
+layers, and c, what the Markov head adds to the width of the confidence head."""
 
 DEFAULTS: Mapping[str, int] = {"r": 256, "m": 2, "B": 8}
 """Defaults of speculators 0.9.0 (``models/*/config.py``) for keys that may be absent there."""
@@ -115,6 +116,8 @@ def dimensions(config: Mapping[str, Any], speculators: bool) -> dict[str, int]:
     for symbol, like in (("DV", "V"), ("Ht", "H"), ("nkv", "nh")):
         if symbol not in dims and like in dims:
             dims[symbol] = dims[like]
+    if "r" in dims:
+        dims["c"] = dims["r"] if config_value(config, "confidence_head_with_markov") is not False else 0
     if "hd" not in dims and dims.get("nh") and "H" in dims:
         dims["hd"] = dims["H"] // dims["nh"]
     return dims

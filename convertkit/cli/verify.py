@@ -74,9 +74,8 @@ def text(result: VerifyResult) -> str:
     elif result.status:
         verdict += "; warnings count with --strict"
     if summary["files"]:
-        agree = count_text(summary["files_ok"])
-        of = "" if summary["files_ok"] == summary["files"] else f" of {count_text(summary['files'])}"
-        verdict += f": {agree}{of} files ({size_text(summary['size_bytes'])})"
+        agree = "" if summary["files_ok"] == summary["files"] else f"{count_text(summary['files_ok'])} of "
+        verdict += f": {agree}{count_text(summary['files'], 'file')} ({size_text(summary['size_bytes'])})"
         verdict += f" and {count_text(summary['tensors'], 'tensor')}" if summary["tensors"] else ""
         verdict += f" agree with {' and '.join(summary['manifests'])}"
     lines.append(verdict)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import convertkit.release.inventory as inventory
 from convertkit.errors import ConvertError
+from convertkit.release import digests, inventory
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.verify import verify
 from tests.release.makers import TENSORS, model, put, safetensors, sha256, sharded, snapshot
@@ -83,17 +83,17 @@ def test_tools_folders_and_signatures_are_left_out_and_named(tmp_path: Path) -> 
 
 def test_digests_that_the_writer_took_are_not_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = model(tmp_path)
-    digests = {name: sha256((root / name).read_bytes()) for name in ("model.safetensors", "config.json")}
+    taken = {name: sha256((root / name).read_bytes()) for name in ("model.safetensors", "config.json")}
     tensors = {name: sha256(data) for name, (_, _, data) in TENSORS.items()}
     read_paths: list[str] = []
-    real = inventory.sha256_all
+    real = digests.sha256_all
 
     def spy(root: Path, files: Any, refs: Any, *rest: Any) -> Any:
         read_paths.extend([*files, *refs])
         return real(root, files, refs, *rest)
 
     monkeypatch.setattr(inventory, "sha256_all", spy)
-    manifest(root, digests=digests, tensors=tensors)
+    manifest(root, digests=taken, tensors=tensors)
     assert read_paths == []
     given = snapshot(root)
     for name in ("MANIFEST.json", "SHA256SUMS"):
@@ -122,7 +122,7 @@ def test_known_tensors_of_unchanged_files_are_not_hashed_again(tmp_path: Path, m
     root = model(tmp_path / "pack")
     manifest(model(root / "bf16"))
     hashed: list[str] = []
-    real = inventory.sha256_all
+    real = digests.sha256_all
 
     def spy(root: Path, files: Any, refs: Any, *rest: Any) -> Any:
         hashed.extend(refs)

@@ -240,7 +240,7 @@ def test_allowed_extras_are_listed(release: Path) -> None:
     }  # fmt: skip
     for relaxed in ({"hub": True}, {"allow_extra": ["*.txt"]}):
         with pytest.raises(ConvertError) as raised:
-            verify(release, strict=True, **relaxed)  # type: ignore[arg-type]
+            verify(release, strict=True, **relaxed)
         assert raised.value.status == 2
 
 
@@ -302,7 +302,12 @@ def test_nothing_is_opened_when_a_path_leads_out(tmp_path: Path, monkeypatch: py
     put(root, {"SHA256SUMS": f"{sha256(b'x')}  ../secret\n{'0' * 64}  config.json\n".encode()})
     opened: list[str] = []
     real = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest, **more: opened.append(str(path)) or real(path, *rest, **more))
+
+    def spy(path: Any, *rest: Any, **more: Any) -> int:
+        opened.append(str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", spy)
     result = verify(root)
     assert (result.status, [item.code for item in result.findings]) == (3, ["E_MANIFEST_PATH"])
     assert opened

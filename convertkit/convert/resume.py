@@ -10,8 +10,9 @@ from pathlib import Path
 
 from convertkit.checkpoint import FileStamp
 from convertkit.convert.journal import Entry, read_journal
-from convertkit.convert.staging import Staging, remove_tree
+from convertkit.convert.staging import Staging
 from convertkit.convert.stop import Stop
+from convertkit.convert.syscalls import remove_tree
 from convertkit.errors import finding, refusal, shown
 
 CHUNK_BYTES = 4 << 20

@@ -27,7 +27,7 @@ from pathlib import Path
 from convertkit.convert.failures import write_failure
 from convertkit.convert.place import Place
 from convertkit.convert.stop import Interrupted
-from convertkit.convert.syscalls import KERNEL, UNSUPPORTED, Syscalls, sync_folder, write_all, write_new
+from convertkit.convert.syscalls import KERNEL, UNSUPPORTED, Syscalls, remove_tree, sync_folder, write_all, write_new
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 
 RUN_FILE = "run.json"
@@ -37,7 +37,11 @@ FILES = "files"
 
 @dataclass
 class Staging:
-    """An open staging folder. ``findings`` say what earlier runs left; the sink keeps the two counts."""
+    """An open staging folder.
+
+    ``findings`` say what earlier runs left and what is carried over. The sink keeps the two counts of tensors;
+    ``old_names`` are the files of an old output that ``carry_over`` has decided about.
+    """
 
     place: Place
     fingerprint: str
@@ -48,6 +52,7 @@ class Staging:
     tensors_done: int = 0
     tensors_planned: int = 0
     published: bool = False
+    old_names: set[str] | None = None
 
     @property
     def files(self) -> Path:
@@ -147,6 +152,8 @@ def _drop_lock(place: Place, fd: int, syscalls: Syscalls) -> None:
 
 
 def _prepare(place: Place, fingerprint: str, resume: bool, keep: bool, syscalls: Syscalls) -> Staging:
+    if place.existing == "absent" and os.path.lexists(place.out):  # another run was faster
+        raise refusal("E_OUT_EXISTS", f"'{shown(place.out.name)}' has just appeared", fix="choose another name")
     staging = Staging(place, fingerprint, place.partial(fingerprint), syscalls)
     others = _unfinished(place)
     mine = staging.base in others
@@ -271,18 +278,6 @@ def _after_failure(staging: Staging, error: BaseException, keep: bool) -> BaseEx
     if isinstance(seen, Interrupted):
         return Interrupted(seen.signum, (note,))
     return ConvertError((*seen.findings, note), seen.status) if isinstance(seen, ConvertError) else seen
-
-
-def remove_tree(syscalls: Syscalls, path: Path) -> None:
-    """Remove a folder or file. Links are removed, never followed. Raises ``OSError``."""
-    if not os.path.lexists(path):
-        return
-    if path.is_symlink() or not path.is_dir():
-        syscalls.unlink(str(path))
-        return
-    for entry in sorted(os.scandir(path), key=lambda item: item.name):
-        remove_tree(syscalls, Path(entry.path))
-    syscalls.rmdir(str(path))
 
 
 def _remove(syscalls: Syscalls, path: Path, *, ignore_errors: bool = False) -> None:

@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 How = Literal["noreplace", "exchange", "plain"]
@@ -153,3 +154,15 @@ def write_new(syscalls: Syscalls, path: str, data: bytes) -> None:
         write_all(syscalls, fd, memoryview(data), 0)
     finally:
         syscalls.close(fd)
+
+
+def remove_tree(syscalls: Syscalls, path: Path) -> None:
+    """Remove a folder or file. Links are removed, never followed. Raises ``OSError``."""
+    if not os.path.lexists(path):
+        return
+    if path.is_symlink() or not path.is_dir():
+        syscalls.unlink(str(path))
+        return
+    for entry in sorted(os.scandir(path), key=lambda item: item.name):
+        remove_tree(syscalls, Path(entry.path))
+    syscalls.rmdir(str(path))

@@ -1,7 +1,5 @@
 """One step from staging to the final name, and what of an old output goes along."""
 
-
-
 from __future__ import annotations
 
 import errno
@@ -76,6 +74,31 @@ def test_files_that_the_old_manifest_lists_are_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(out)) == ["chat.jinja", "model.safetensors"]
 
 
+def test_files_that_appear_during_the_swap_are_kept(tmp_path: Path) -> None:
+    class Late(Tap):
+        def rename(self, old: str, new: str, how: How) -> None:
+            if how == "exchange" and "probe" not in old:
+                (tmp_path / "out" / "late" / "deep").mkdir(parents=True)
+                (tmp_path / "out" / "late" / "deep" / "x").write_bytes(b"late")
+                (tmp_path / "out" / "a").write_bytes(b"a new a")
+            super().rename(old, new, how)
+
+    put(tmp_path, {"a": b"old"})
+    published, carried, _ = put(tmp_path, {"a": b"1"}, force=True, tap=Late())
+    assert carried == Carried((), ("a",))
+    assert [item.code for item in published.findings] == ["W_CARRIED"]
+    assert contents(tmp_path / "out") == {"a": b"1", "late/deep/x": b"late"}
+
+
+def test_an_old_output_is_never_replaced_without_carrying_over(tmp_path: Path) -> None:
+    put(tmp_path, {"mine": b"mine"})
+    place = check_place(tmp_path / "out", [], force=True)
+    with pytest.raises(ConvertError, match="without carrying"), open_staging(place, "plan") as staging:
+        write_small(staging, "a", b"1")
+        publish(staging, Stop())
+    assert contents(tmp_path / "out") == {"mine": b"mine"}
+
+
 @pytest.mark.parametrize("text", [b"", b"\xff\xfe", b"[1]", b'{"files": 3}', b'{"files": [{"path": 5}, 7]}'])
 def test_a_broken_old_manifest_removes_nothing(tmp_path: Path, text: bytes) -> None:
     put(tmp_path, {"model.safetensors": b"old", "mine.txt": b"mine"})
@@ -96,6 +119,12 @@ def test_files_are_copied_where_there_are_no_hard_links(tmp_path: Path) -> None:
     assert contents(tmp_path / "out") == {"a": b"", "mine.txt": b"mine", "link": b"mine"}
     assert (tmp_path / "out" / "mine.txt").stat().st_mtime_ns == 7
     assert (tmp_path / "out" / "link").is_symlink()
+
+
+def test_an_old_output_of_empty_folders_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out" / "sub").mkdir(parents=True)
+    put(tmp_path, {"a": b"1"}, force=True)
+    assert os.listdir(tmp_path / "out") == ["a"]
 
 
 def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The sink: planned bytes only, each once; readers behind the written prefix; errors reach every thread."""
 
-
-
 from __future__ import annotations
 
 import os

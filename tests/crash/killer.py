@@ -127,7 +127,7 @@ def remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def kill_many(place: Field, kills: int, seed: int, make_old: Callable[[], None] | None = None) -> None:
+def kill_many(place: Field, kills: int, seed: int, make_old: Callable[[], object] | None = None) -> None:
     """Half at chosen calls, spread over the run (every other pwrite torn), half at random moments."""
     before = snapshot(place.folder / "in")
     rng = random.Random(seed)

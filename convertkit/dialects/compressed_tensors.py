@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convertkit.dialects.patterns import pattern_fault
 from convertkit.dialects.scheme import Faults, Scheme
 from convertkit.dialects.spelling import GROUP
 
@@ -69,7 +68,11 @@ def read_compressed_tensors(block: Mapping[str, Any], file: str, faults: Faults)
                 faults.add("targets", f"the group '{name}' has no targets")
             targets += found
     ignore = faults.strings(block, "ignore")
-    unread = (*_check_patterns("targets", targets, faults), *_check_patterns("ignore", ignore, faults))
+    unread = tuple(
+        entry
+        for key, entries in (("targets", targets), ("ignore", ignore))
+        for entry in faults.unread(key, "regex", [entry for entry in entries if entry.startswith("re:")])
+    )
     foreign = tuple(sorted(algorithms - {"NVFP4", "W4A16_NVFP4", ""}))
     for what in foreign:
         faults.unsupported("config_groups", f"the config has a group of {what}, which convertkit cannot read")
@@ -117,20 +120,6 @@ def _activations(name: str, value: Any, faults: Faults) -> str:
     if (value.get("num_bits"), value.get("type")) == (4, "float"):
         return "NVFP4"
     return f"NVFP4 weights with {value.get('type')}{value.get('num_bits')} activations"
-
-
-def _check_patterns(key: str, entries: Sequence[str], faults: Faults) -> tuple[str, ...]:
-    """Refuse expressions that could hang a reader; return those that are only not understood."""
-    unread: list[str] = []
-    for entry in entries:
-        if not entry.startswith("re:"):
-            continue
-        fault = pattern_fault("regex", entry.removeprefix("re:"))
-        if fault is not None and fault.unsafe:
-            faults.add(key, f"the pattern '{entry}' has {fault}", fix="repeat single characters only, as in re:.*name$")
-        elif fault is not None:
-            unread.append(entry)
-    return tuple(unread)
 
 
 def _kv_cache(value: Any, faults: Faults) -> str | None:

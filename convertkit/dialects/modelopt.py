@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convertkit.dialects.patterns import pattern_fault
 from convertkit.dialects.scheme import Faults, Scheme
 from convertkit.dialects.spelling import GROUP
 
@@ -57,17 +56,14 @@ def read_modelopt(block: Mapping[str, Any], file: str, faults: Faults) -> Scheme
         return None
     _group_size(inner, "group_size", faults)
     ignore = (*faults.strings(inner, "exclude_modules"), *faults.strings(inner, "ignore"))
-    for entry in ignore:
-        fault = pattern_fault("glob", entry)
-        if fault is not None:
-            faults.add("ignore", f"the entry '{entry}' is not used: {fault}")
+    unread = faults.unread("ignore", "glob", ignore)
     layers = _layers(inner, faults) if algorithm.upper() == MIXED else {}
     algorithms = tuple(sorted(set(layers.values()))) if layers else (_effective(algorithm.upper(), inner, faults),)
     foreign = tuple(name for name in algorithms if name not in READ)
     for name in foreign:
         faults.unsupported("quant_algo", f"the config states {name}, which convertkit cannot read")
     dialect = "modelopt-mixed" if algorithm.upper() == MIXED else "modelopt"
-    return Scheme(dialect, algorithms, ignore, (), layers, _kv_cache(inner, faults), foreign, (), file)
+    return Scheme(dialect, algorithms, ignore, (), layers, _kv_cache(inner, faults), foreign, unread, file)
 
 
 def _effective(algorithm: str, inner: Mapping[str, Any], faults: Faults) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from convertkit.dialects.patterns import Matcher, PatternFault, Syntax, pattern_fault
 from convertkit.errors import Finding, Severity, finding
 
 CONFIG_FILE = "config.json"
@@ -77,6 +78,25 @@ class Faults:
             self.add(key, f"'{key}' must be a list of names")
             return ()
         return tuple(value)
+
+    def unread(self, key: str, syntax: Syntax, entries: Sequence[str]) -> tuple[str, ...]:
+        """The patterns among entries that are not used. Those that could hang a reader are faults; the others
+        (look-arounds, flags) are only not understood."""
+        bad: list[str] = []
+        for entry in entries:
+            fault = pattern_fault(syntax, entry.removeprefix("re:"))
+            if fault is not None:
+                bad.append(entry)
+            if fault is not None and fault.unsafe:
+                fix = "repeat single characters only, as in re:.*name$"
+                self.add(key, f"the pattern '{entry}' has {fault}", fix=fix)
+        good = [entry for entry in entries if entry not in bad]
+        try:
+            Matcher([(syntax, entry.removeprefix("re:")) for entry in good])
+        except PatternFault as fault:
+            self.add(key, f"{len(good)} patterns: {fault}")
+            bad += good
+        return tuple(bad)
 
 
 def mismatch_finding(

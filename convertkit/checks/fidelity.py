@@ -13,7 +13,7 @@ from math import sqrt
 from typing import Any
 
 from convertkit.checks.tiles import NOTHING, Sum
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding, finding, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,29 +172,36 @@ def judge(rows: Sequence[Mapping[str, Any]], limits: Mapping[str, float | None] 
     """``E_GATE`` for every row and limit that do not agree, in row order.
 
     ``rows`` hold ``name``, ``scope`` (tensor, group or whole) and ``metrics``. An undefined metric passes only if
-    the candidate is exact; a metric that a row does not have (block scales of dense candidates) is not judged.
+    the candidate is exact; a metric that a row does not have (block scales of dense candidates) is not judged. A row
+    with ``equal_bytes`` instead must be equal.
     """
-    return [
-        found
-        for row in rows
-        for name, limit in limits.items()
-        if limit is not None and (found := _judged(row, THRESHOLDS[name], limit)) is not None
-    ]
+    found: list[Finding] = []
+    for row in rows:
+        if "metrics" not in row:
+            found += [] if row["equal_bytes"] else [_refused(row, "equal_bytes", False, "must be true", True)]
+            continue
+        for name, limit in limits.items():
+            if limit is not None and not _passes(row["metrics"], THRESHOLDS[name], limit):
+                threshold = THRESHOLDS[name]
+                asked = f"must be {'at most' if threshold.at_most else 'at least'} {limit:.6g}"
+                found.append(_refused(row, threshold.metric, row["metrics"][threshold.metric], asked, limit))
+    return found
 
 
-def _judged(row: Mapping[str, Any], threshold: Threshold, limit: float) -> Finding | None:
-    values = row["metrics"]
+def _passes(values: Mapping[str, Any], threshold: Threshold, limit: float) -> bool:
     if threshold.metric not in values:
-        return None
+        return True
     value = values[threshold.metric]
-    if values["exact"] if value is None else (value <= limit if threshold.at_most else value >= limit):
-        return None
-    shown = "undefined" if value is None else format(value, ".6g")
+    if value is None:
+        return bool(values["exact"])
+    return bool(value <= limit if threshold.at_most else value >= limit)
+
+
+def _refused(row: Mapping[str, Any], metric: str, value: Any, asked: str, limit: Any) -> Finding:
+    seen = "undefined" if value is None else format(value, ".6g") if isinstance(value, float) else str(value)
     return finding(
-        "E_GATE", "error",
-        f"{row['scope']} '{row['name']}': {threshold.metric} is {shown}, the limit is "
-        f"{'at most' if threshold.at_most else 'at least'} {limit:.6g}",
+        "E_GATE", "error", f"{row['scope']} '{shown(row['name'])}': {metric} is {seen} and {asked}",
         tensor=row["name"] if row["scope"] == "tensor" else None,
-        fix="look at how this weight was quantized; raise the limit only if the loss is meant",
-        data={"scope": row["scope"], "name": row["name"], "metric": threshold.metric, "value": value, "limit": limit},
+        fix="look at how this weight was quantized; move the limit only if the loss is meant",
+        data={"scope": row["scope"], "name": row["name"], "metric": metric, "value": value, "limit": limit},
     )  # fmt: skip

@@ -74,12 +74,12 @@ def prepare(folder: Path, convert_to: Convert) -> Field:
     return Field(folder, convert_to, contents(outs[0]), len(tap.names), seconds)
 
 
-def kill_child(place: Field, syscalls: Syscalls, force: bool, after: float | None) -> None:
+def kill_child(place: Field, syscalls: Syscalls, force: bool, after: float | None, resume: bool = False) -> None:
     """Convert in a forked child that dies by its own system call, or by ours ``after`` seconds."""
     pid = os.fork()
     if pid == 0:
         try:
-            place.convert(place.folder / "out", syscalls, force, False)
+            place.convert(place.folder / "out", syscalls, force, resume)
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")
             os._exit(9)
@@ -93,7 +93,8 @@ def kill_child(place: Field, syscalls: Syscalls, force: bool, after: float | Non
     place.counts["killed" if code else "finished before the kill"] += 1
 
 
-def check_after_kill(place: Field, old: dict[str, bytes] | None) -> None:
+def check_after_kill(place: Field, old: dict[str, bytes] | None) -> bool:
+    """Assert the rules; whether there is something to resume."""
     out = place.folder / "out"
     names = set(os.listdir(place.folder)) - {"in", "out", "undisturbed-1", "undisturbed-2"}
     assert all(DEBRIS.fullmatch(name) for name in names), names
@@ -107,10 +108,10 @@ def check_after_kill(place: Field, old: dict[str, bytes] | None) -> None:
     else:
         assert old is None
         place.counts["target absent"] += 1
-    go_on(place, bool(staged), old)
+    return bool(staged)
 
 
-def go_on(place: Field, staged: bool, old: dict[str, bytes] | None) -> None:
+def go_on(place: Field, staged: bool) -> None:
     """The next run, resuming where possible, must give the same bytes and leave nothing beside them."""
     out = place.folder / "out"
     force = out.exists()
@@ -128,21 +129,34 @@ def remove(folder: Path) -> None:
 
 
 def kill_many(place: Field, kills: int, seed: int, make_old: Callable[[], object] | None = None) -> None:
-    """Half at chosen calls, spread over the run (every other pwrite torn), half at random moments."""
+    """Half at chosen calls, spread over the run (many a pwrite torn), half at random moments.
+
+    Those that come too late do not count. Every fifth time the run that resumes is killed as well.
+    """
     before = snapshot(place.folder / "in")
     rng = random.Random(seed)
-    for turn in range(kills):
+    turn = 0
+    while place.counts["killed"] < kills:
         force = make_old is not None and turn % 4 >= 2
         old = None
         if force and make_old is not None:
             make_old()
             old = contents(place.folder / "out")
         if turn % 2 == 0:
-            number = turn * (place.calls + 16) // kills  # replacing an old output takes some more
+            # replacing an old output takes some more calls
+            number = place.counts["killed"] * (place.calls + 16 * force) // kills
             kill_child(place, Deadly(number, rng.choice((None, 0.0, rng.random(), 1.0))), force, None)
         else:
-            kill_child(place, Tap(), force, rng.uniform(0, place.seconds * 1.5))
-        check_after_kill(place, old)
+            kill_child(place, Tap(), force, rng.uniform(0, place.seconds * 1.1))
+        staged = check_after_kill(place, old)
+        if staged and turn % 5 == 0:
+            late_force = force or (place.folder / "out").exists()
+            kill_child(place, Tap(), late_force, rng.uniform(0, place.seconds), resume=True)
+            place.counts["killed while resuming"] += 1
+            staged = check_after_kill(place, old)
+        go_on(place, staged)
+        turn += 1
+        assert turn < 4 * kills, place.counts
     assert snapshot(place.folder / "in") == before
 
 

@@ -18,8 +18,8 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
-    assert counts["killed"] >= 170
-    assert counts["target absent"] + counts["target old"] + counts["target whole"] == 200
+    assert counts["killed"] >= 200
+    assert counts["killed while resuming"] >= 20
     assert min(counts["target absent"], counts["target old"]) >= 40
     assert counts["target whole"] >= 4  # kills behind the rename
     assert counts["resumed"] >= 100

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from convertkit.errors import ConvertError
+from convertkit.layouts.fused import fused_group_of, fused_groups, parse_fuse
+from convertkit.layouts.tables import LAYOUTS_BY_NAME
+
+MODEL, DRAFTER = LAYOUTS_BY_NAME["causal-lm"], LAYOUTS_BY_NAME["dflash2"]
+
+
+def test_groups_of_a_drafter() -> None:
+    modules = [f"layers.{i}.{leaf}" for i in (10, 2) for leaf in ("mlp.down_proj", "mlp.up_proj", "mlp.gate_proj")]
+    modules += ["layers.2.self_attn.v_proj", "layers.2.self_attn.q_proj", "fc", "markov_head.gate_proj"]
+    assert fused_groups(modules, DRAFTER) == {
+        "fc": ("fc",),
+        "layers.2.mlp.down_proj": ("layers.2.mlp.down_proj",),
+        "layers.2.mlp.gate_proj": ("layers.2.mlp.gate_proj", "layers.2.mlp.up_proj"),
+        "layers.2.self_attn.q_proj": ("layers.2.self_attn.q_proj", "layers.2.self_attn.v_proj"),
+        "layers.10.mlp.down_proj": ("layers.10.mlp.down_proj",),
+        "layers.10.mlp.gate_proj": ("layers.10.mlp.gate_proj", "layers.10.mlp.up_proj"),
+        "markov_head.gate_proj": ("markov_head.gate_proj",),
+    }
+
+
+def test_experts_are_grouped_each_alone_and_apart_from_the_shared_expert() -> None:
+    prefix = "model.layers.0.mlp"
+    modules = [
+        f"{prefix}.{owner}.{leaf}"
+        for owner in ("experts.0", "experts.1", "shared_expert")
+        for leaf in ("gate_proj", "up_proj", "down_proj")
+    ]
+    groups = [set(members) for members in fused_groups(modules, MODEL).values() if len(members) > 1]
+    assert groups == [
+        {f"{prefix}.experts.0.gate_proj", f"{prefix}.experts.0.up_proj"},
+        {f"{prefix}.experts.1.gate_proj", f"{prefix}.experts.1.up_proj"},
+        {f"{prefix}.shared_expert.gate_proj", f"{prefix}.shared_expert.up_proj"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
+        ("experts.5.w1", "experts.5.w3"),
+        ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
+        ("attn.to_q", "attn.to_k", "attn.to_v"),
+    ],
+)
+def test_every_declared_group(members: tuple[str, ...]) -> None:
+    modules = [f"model.layers.3.{member}" for member in members]
+    assert fused_groups([*modules, "model.layers.3.self_attn.o_proj"], MODEL)[modules[0]] == tuple(modules)
+    assert [fused_group_of(module, MODEL) for module in modules] == [(modules[0], n) for n in range(len(modules))]
+
+
+def test_key_names_the_first_member_even_if_absent_for_one_module() -> None:
+    assert fused_group_of("a.k_proj", MODEL) == ("a.q_proj", 1)
+    assert fused_group_of("a.down_proj", MODEL) is None
+
+
+def test_user_groups_join_declared_ones() -> None:
+    extra = [parse_fuse("a.{i}.up_proj, a.{i}.side")]
+    modules = ["a.0.up_proj", "a.0.gate_proj", "a.0.side", "a.1.side"]
+    assert {frozenset(group) for group in fused_groups(modules, MODEL, extra).values()} == {
+        frozenset(("a.0.up_proj", "a.0.gate_proj", "a.0.side")),
+        frozenset(("a.1.side",)),
+    }
+
+
+@pytest.mark.parametrize("text", ["a", "a,a", "a.{i}.b,a.c", "a.{i},b.{i}", "a..b,c", "*,b"])
+def test_malformed_groups_are_refused(text: str) -> None:
+    with pytest.raises(ConvertError) as caught:
+        parse_fuse(text)
+    assert caught.value.code == "E_PATTERN"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +17,28 @@ REPORTS = ("DEQUANT_REPORT.json", "FIDELITY_GATE.json", "LOAD_SHAPE_AUDIT.json")
 OURS = "convertkit."
 
 
-def check_claims(
-    root: Path, paths: Iterable[str], digests: Mapping[str, str], chosen: Callable[[str], bool], *, rows: bool
-) -> list[Finding]:
+def check_claims(root: Path, paths: Iterable[str], stated: Mapping[str, str], *, rows: bool) -> list[Finding]:
     """Findings about the reports and nested manifests among ``paths``.
 
-    ``digests`` are those of the files that were read (by path from the root); claims about files that are not
-    ``chosen`` are not looked at. ``rows`` validates the rows of reports too.
+    ``stated`` are the digests of all files by the manifest of the whole release (by path from the root). Whether the
+    files have them is checked elsewhere, so a damaged file is not the fault of its report too. ``rows`` validates the
+    rows of reports, not only their envelopes.
     """
     findings: list[Finding] = []
     for path in paths:
         name, folder = path.rpartition("/")[2], folder_of(path)
         try:
             if name in REPORTS:
-                findings.extend(_check_report(root, path, digests, chosen, rows))
+                findings.extend(_check_report(root, path, stated, rows))
             elif folder and name in (MANIFEST, SUMS):
-                findings.extend(_check_nested(root, path, digests))
+                findings.extend(_check_nested(root, path, stated))
         except ConvertError as error:
             findings.extend(error.findings)
     return findings
 
 
-def _check_report(
-    root: Path, path: str, digests: Mapping[str, str], chosen: Callable[[str], bool], rows: bool
-) -> Iterable[Finding]:
-    """A report of ours must follow its schema and be about the bytes that lie beside it."""
+def _check_report(root: Path, path: str, stated: Mapping[str, str], rows: bool) -> Iterable[Finding]:
+    """A report of ours must follow its schema and be about the files that lie beside it."""
     document = parse_json(read_small(root, path), path)
     if not isinstance(document, dict) or not str(document.get("schema")).startswith(OURS):
         return
@@ -50,7 +47,7 @@ def _check_report(
         yield from faults
         return
     for claim in _claimed(document):
-        yield from _check_claim(path, claim, digests, chosen)
+        yield from _check_claim(path, claim, stated)
     if document.get("verdict") == "fail":
         yield finding("W_REPORT_VERDICT", "warning", "the report records a failed check", file=path,
                       fix="read the report before you use these files")  # fmt: skip
@@ -63,24 +60,19 @@ def _claimed(document: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
         yield document["rows_file"]
 
 
-def _check_claim(
-    report: str, claim: Mapping[str, Any], digests: Mapping[str, str], chosen: Callable[[str], bool]
-) -> Iterable[Finding]:
-    name, stated = claim["path"], claim["sha256"]
+def _check_claim(report: str, claim: Mapping[str, Any], stated: Mapping[str, str]) -> Iterable[Finding]:
+    name, sha256 = claim["path"], claim["sha256"]
     fault = path_fault(name)
     if fault is not None:
         yield finding("E_REPORT_SCHEMA", "error", f"{fault}: '{shown(name)}'", file=report)
         return
     file = join(folder_of(report), name)
-    if not chosen(file):
-        return
-    found = digests.get(file)
-    if found != stated:
-        what = "is not there" if found is None else "has other bytes"
+    if stated.get(file) != sha256:
+        what = "has other bytes" if file in stated else "is not part of the release"
         yield finding(
             "E_REPORT_BYTES", "error", f"the report is about other bytes: '{shown(file)}' {what}", file=report,
             fix="fetch report and weights of one release, or make the report anew",
-            data={"file": file, "stated": stated, "found": found},
+            data={"file": file, "report": sha256, "manifest": stated.get(file)},
         )  # fmt: skip
 
 
@@ -90,7 +82,7 @@ def _schema_faults(root: Path, path: str, document: Mapping[str, Any], rows: boo
     return report_faults(root, path, document, rows=rows)
 
 
-def _check_nested(root: Path, path: str, digests: Mapping[str, str]) -> Iterable[Finding]:
+def _check_nested(root: Path, path: str, stated: Mapping[str, str]) -> Iterable[Finding]:
     """A subfolder's own manifest must hold when the subfolder is downloaded alone.
 
     Paths that it lists and that are not part of the release are no claim about these files.
@@ -98,14 +90,14 @@ def _check_nested(root: Path, path: str, digests: Mapping[str, str]) -> Iterable
     folder = folder_of(path)
     try:
         if path.endswith(MANIFEST):
-            stated = {entry.path: entry.sha256 for entry in read_manifest(root, folder).manifest.files}
+            nested = {entry.path: entry.sha256 for entry in read_manifest(root, folder).manifest.files}
         else:
-            stated = read_sums(read_small(root, path), path)
+            nested = read_sums(read_small(root, path), path)
     except ConvertError:
         return  # an ordinary file that happens to have the name
-    for name, sha256 in sorted(stated.items()):
+    for name, sha256 in sorted(nested.items()):
         file = join(folder, name)
-        if file in digests and digests[file] != sha256:
+        if stated.get(file, sha256) != sha256:
             yield finding(
                 "E_MANIFEST_CONFLICT", "error", f"it lists other bytes for '{shown(file)}'", file=path,
                 fix=f"run `convertkit manifest` on {shown(folder)} first, then on the whole folder",

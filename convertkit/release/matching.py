@@ -24,11 +24,9 @@ MAX_NAMED = 20
 
 @dataclass(frozen=True)
 class Matched:
-    """Findings in the order of paths, SHA-256 of each file that was read, how many files and tensors agree, and the
-    bytes of those files."""
+    """Findings in the order of paths, how many files and tensors agree, and the bytes of those files."""
 
     findings: tuple[Finding, ...]
-    sha256: Mapping[str, str]
     files_ok: int
     tensors_ok: int
     size_bytes: int
@@ -101,7 +99,7 @@ def match(
         findings.extend(_with_tensors(faults, tensor_faults) if faults else tensor_faults)
     sha256 = {path: item.sha256 for path, item in found.files.items()}
     findings.extend(_extra_findings(extra, sha256, earlier))
-    return Matched(tuple(_explained(findings, earlier)), sha256, files_ok, max(tensors_ok, 0), size_bytes)
+    return Matched(tuple(_explained(findings, earlier)), files_ok, max(tensors_ok, 0), size_bytes)
 
 
 def _open_all(root: Path, paths: Iterable[str]) -> tuple[dict[str, int], list[Finding]]:
@@ -179,9 +177,8 @@ def _with_tensors(faults: Sequence[Finding], tensor_faults: Sequence[Finding]) -
         if not names:
             yield item
             continue
-        message = (
-            f"{item.message}; {len(names):,} tensor{'s' if len(names) > 1 else ''} differ, first '{shown(names[0])}'"
-        )
+        count = "1 tensor differs" if len(names) == 1 else f"{len(names):,} tensors differ"
+        message = f"{item.message}; {count}, first '{shown(names[0])}'"
         data = {**item.data, "tensors": names[:MAX_NAMED], "tensors_count": len(names)}
         yield Finding(item.code, item.severity, message, item.where, item.fix, data)
 

@@ -176,9 +176,8 @@ def _verify_listed(
         finding("W_SIGNATURE_UNCHECKED", "warning", "a signature lies there and was not checked", file=path)
         for path in signatures
     )
-    findings.extend(
-        check_claims(root, sorted(set(listed) & set(tree.files)), matched.sha256, choice.wants, rows=strict)
-    )
+    stated = {path: entry.sha256 for path, entry in expected.files.items()}
+    findings.extend(check_claims(root, sorted(set(listed) & set(tree.files)), stated, rows=strict))
     findings = _without_twins(findings)
     counts = _counts(expected, listed, allowed)
     counts.update(files_ok=matched.files_ok, size_bytes=matched.size_bytes, tensors=matched.tensors_ok)

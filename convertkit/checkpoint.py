@@ -13,7 +13,7 @@ from convertkit.errors import Finding
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, storage dtype (a row of ``DTYPES``) and shape of a tensor."""
+    """Name, storage dtype (a row of ``STORED_TYPES``) and shape of a tensor."""
 
     name: str
     dtype: str
@@ -72,7 +72,8 @@ class Checkpoint:
     ``config`` and ``quant_config`` are ``config.json`` and ``hf_quant_config.json`` (empty if absent).
     ``side_files`` are top-level regular files that travel with a conversion; ``skipped`` maps the names of
     other entries (weights of other formats, reports, manifests, folders) to the reason they do not.
-    ``is_file`` says that one weight file was opened, without the folder around it.
+    ``is_file`` says that one weight file was opened, without the folder around it. ``metadata`` are the typed
+    key-value pairs of a GGUF (``containers.gguf_values``).
     """
 
     root: Path
@@ -85,6 +86,7 @@ class Checkpoint:
     skipped: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     is_file: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Opening a checkpoint: a folder in the Hugging Face layout, or one safetensors file."""
+"""Opening a checkpoint: a folder in the Hugging Face layout, one safetensors file, or a GGUF model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef, WeightFile
 from convertkit.containers.files import open_regular, read_small, stamp_of
+from convertkit.containers.gguf_parts import SUFFIX as GGUF_SUFFIX
+from convertkit.containers.gguf_parts import first_parts, no_single_model, open_gguf
 from convertkit.containers.safetensors import Header, read_header
 from convertkit.containers.strict_json import parse_json
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
@@ -41,16 +43,20 @@ MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read headers and JSON of a folder, or of one ``.safetensors`` file (without the files beside it).
+    """Read headers and JSON of a folder, or of one ``.safetensors`` or ``.gguf`` file (without the files beside it).
 
-    Subfolders are never looked into. Raises ``ConvertError`` for anything that two readers could understand
-    differently; what is merely odd is in ``Checkpoint.findings``.
+    A folder is that of a GGUF model if it holds one and no safetensors. Subfolders are never looked into. Raises
+    ``ConvertError`` for anything that two readers could understand differently; what is merely odd is in
+    ``Checkpoint.findings``.
     """
     root = Path(path)
     if root.is_dir():
         return _open_folder(root)
     if not os.path.lexists(root):
         raise refusal("E_NOT_FOUND", f"no such file or folder: {shown(root)}", fix="check the path")
+    if root.name.endswith(GGUF_SUFFIX):
+        model = open_gguf(root.parent, root.name)
+        return Checkpoint(root.parent, "gguf", model.files, model.tensors, is_file=True, metadata=model.metadata)
     file, header = _open_file(root.parent, root.name)
     return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings, is_file=True)
 
@@ -69,6 +75,9 @@ def _open_folder(root: Path) -> Checkpoint:
         names = sorted(os.listdir(root))
     except OSError as error:
         raise refusal("E_READ", f"cannot list the folder: {error.strerror}") from None
+    models = first_parts([name for name in names if name.endswith(GGUF_SUFFIX)])
+    if models and not any(name.endswith((WEIGHTS, INDEX_SUFFIX)) for name in names):
+        return _open_gguf_folder(root, names, models)
     config = _config(root, names)
     quant_config = _json_object(root, QUANT_CONFIG) if QUANT_CONFIG in names else {}
     files, tensors, findings = _weights(root, names)
@@ -77,6 +86,17 @@ def _open_folder(root: Path) -> Checkpoint:
         findings.append(finding("W_NO_CONFIG", "warning", "no config.json", file=CONFIG))
     return Checkpoint(
         root, "safetensors", tuple(files), tensors, config, quant_config, side_files, skipped, tuple(findings)
+    )  # fmt: skip
+
+
+def _open_gguf_folder(root: Path, names: list[str], models: list[str]) -> Checkpoint:
+    """The one GGUF model of a folder. It states its own config, so a ``config.json`` beside it is not read."""
+    if len(models) > 1:
+        raise no_single_model(models)
+    model = open_gguf(root, models[0])
+    side_files, skipped = _sort_side_files(root, names, {file.name for file in model.files})
+    return Checkpoint(
+        root, "gguf", model.files, model.tensors, side_files=side_files, skipped=skipped, metadata=model.metadata
     )  # fmt: skip
 
 

@@ -54,12 +54,16 @@ class Header:
 
 @dataclass(frozen=True)
 class EncodedHeader:
-    """First bytes of a file to be written and where each tensor starts in it (absolute byte offsets)."""
+    """First bytes of a file to be written and where each tensor starts in it (absolute byte offsets).
+
+    ``gaps`` are (offset, length) of the zero bytes that pad tensors; a safetensors file has none.
+    """
 
     prefix: bytes
     order: tuple[TensorSpec, ...]
     starts: Mapping[str, int]
     size_bytes: int
+    gaps: tuple[tuple[int, int], ...] = ()
 
 
 def read_header(fd: int, name: str) -> Header:

@@ -205,6 +205,8 @@ class Sink:
                 raise self._fail_call(error, path) from error
         for plan in plans:
             self.write_at(plan.name, 0, plan.header.prefix)
+            for offset, length in plan.header.gaps:
+                self.write_at(plan.name, offset, bytes(length))
         for entry in kept:
             file, start, size = self._places[entry.name]
             self._files[file].spans.add(start, start + size)

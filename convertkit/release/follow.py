@@ -97,11 +97,15 @@ def follow(written: Written, files: Sequence[PlannedFile], wanted: Iterable[str]
 
 
 def _pieces(file: PlannedFile) -> Iterable[tuple[tuple[int, int], TensorSpec | None]]:
-    """((first byte, end), tensor or None for the header) in file order."""
+    """((first byte, end), tensor or None for header and padding) in file order."""
     yield (0, len(file.header.prefix)), None
+    gaps = dict(file.header.gaps)
     for spec in file.header.order:
         start = file.header.starts[spec.name]
-        yield (start, start + spec.size_bytes), spec
+        end = start + spec.size_bytes
+        yield (start, end), spec
+        if end in gaps:
+            yield (end, end + gaps[end]), None
 
 
 def _steps(first: int, end: int) -> Iterable[tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from convertkit.containers.files import read_small
 from convertkit.containers.strict_json import parse_json
-from convertkit.dtypes import DTYPES
+from convertkit.dtypes import STORED_TYPES
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.release.manifest import SCHEMA, EarlierRelease, FileEntry, Manifest, TensorEntry, content_id
 from convertkit.release.paths import MANIFEST, OWN_FILES, ROWS, SUMS, join, path_fault
@@ -190,7 +190,7 @@ def _is_tensor(item: Any) -> bool:
     return (
         isinstance(item, dict)
         and all(isinstance(item.get(key), str) for key in ("file", "name", "dtype", "sha256"))
-        and item["dtype"] in DTYPES
+        and item["dtype"] in STORED_TYPES
         and HEX.fullmatch(item["sha256"]) is not None
         and isinstance(item.get("shape"), list)
         and all(type(size) is int and size >= 0 for size in item["shape"])

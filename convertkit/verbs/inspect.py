@@ -13,6 +13,7 @@ from convertkit.convert.identify import Identity, identify
 from convertkit.dialects.linears import default_packed, roles_of
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.scheme import Scheme
+from convertkit.dtypes import BLOCK_TYPES
 from convertkit.layouts.rules import Family, families
 
 GRIDS: Mapping[str, str] = {
@@ -24,7 +25,7 @@ GRIDS: Mapping[str, str] = {
     "F8_E5M2": "fp8",
     "BOOL": "bool",
 }
-"""What a stored dtype means as a grid; other dtypes are integers."""
+"""What a stored dtype means as a grid; block types of ggml mean themselves, other dtypes are integers."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class _Share:
 
 
 def inspect(path: str | os.PathLike[str], *, tensors: bool = False) -> dict[str, Any]:
-    """Describe a folder or a safetensors file as JSON values; with ``tensors`` also every family of tensors.
+    """Describe a folder, a safetensors file or a GGUF as JSON values; with ``tensors`` also every family of tensors.
 
     Parameters are counted as the model has them: a packed linear counts out x in, scales do not count.
     Raises ``ConvertError`` only where the container itself cannot be read; every other fault is in ``findings``.
@@ -100,7 +101,7 @@ def _grids(checkpoint: Checkpoint, identity: Identity) -> list[dict[str, Any]]:
     for name, ref in checkpoint.tensors.items():
         if name in taken:
             continue
-        grid = GRIDS.get(ref.spec.dtype, "integer")
+        grid = ref.spec.dtype.lower() if ref.spec.dtype in BLOCK_TYPES else GRIDS.get(ref.spec.dtype, "integer")
         share = shares.setdefault(grid, _Share())
         share.tensors += 1
         share.size_bytes += ref.size_bytes

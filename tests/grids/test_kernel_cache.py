@@ -27,8 +27,8 @@ def run(cache: Path, **extra: str) -> str:
 
 def test_a_second_process_compiles_and_prints_nothing(tmp_path: Path) -> None:
     first = run(tmp_path, NUMBA_DEBUG_CACHE="1")
-    assert first.count("data saved") == 6
+    assert first.count("data saved") == 7
     second = run(tmp_path, NUMBA_DEBUG_CACHE="1")
     assert "saved" not in second
-    assert second.count("data loaded") == 6
+    assert second.count("data loaded") == 7
     assert run(tmp_path) == ""

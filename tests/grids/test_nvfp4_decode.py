@@ -109,6 +109,10 @@ def test_tiles_are_decoded_by_the_table(dtype: str) -> None:
     decode.decode_tile(codes, scales, table, out)
     unpacked = np.stack([codes & 15, codes >> 4], -1).reshape(19, 3, 16)
     assert np.array_equal(out.reshape(19, 3, 16), table[scales[..., None], unpacked])
+    if dtype != "F32":
+        again = np.full_like(out, 0x5555)
+        decode.decode_tile(codes, scales, decode.paired(table), again)
+        assert np.array_equal(again, out)
 
 
 def test_a_block_by_hand() -> None:
@@ -146,6 +150,10 @@ def test_arrays_and_words_that_do_not_fit_are_refused() -> None:
         decode.decode_tile(codes, scales[:, :1].copy(), table, out)
     with pytest.raises(ValueError, match="item size"):
         decode.decode_tile(codes, scales, table, out.astype(np.uint32))
+    with pytest.raises(ValueError, match="item size"):
+        decode.decode_tile(codes, scales, decode.paired(table).astype(np.uint16), out)
+    with pytest.raises(ValueError, match="16-bit table"):
+        decode.paired(decode.decode_table(0x3F800000, "multiplier", "F32"))
     with pytest.raises(ValueError, match="out: a C-contiguous"):
         decode.decode_tile(codes, scales, table, np.zeros((2, 64), np.uint16)[:, ::2])
     with pytest.raises(ValueError, match="out: memory aligned"):

@@ -17,7 +17,7 @@ from convertkit.grids.nvfp4 import kernels
 from convertkit.grids.nvfp4.tables import BLOCK, EncodeTables
 
 
-def planes_of(array: NDArray[Any], itemsize_bytes: int, what: str) -> NDArray[Any]:
+def flat_items(array: NDArray[Any], itemsize_bytes: int, what: str) -> NDArray[Any]:
     """``array`` flat as unsigned integers of that size, sharing its memory; ``ValueError`` if it can't."""
     if array.dtype.itemsize != itemsize_bytes or not array.flags.c_contiguous or not array.flags.aligned:
         raise ValueError(f"{what}: a C-contiguous aligned array of {itemsize_bytes}-byte items is needed")
@@ -31,7 +31,7 @@ def amax_of_tile(values: NDArray[Any]) -> int:
     (``FLOAT_TYPES[dtype].infinity``) means that the tile holds infinity or NaN.
     """
     wide = values.dtype.itemsize == 4
-    flat = planes_of(values, 4 if wide else 2, "values")
+    flat = flat_items(values, 4 if wide else 2, "values")
     return int(kernels.amax_32(flat) if wide else kernels.amax_16(flat))
 
 
@@ -49,9 +49,9 @@ def encode_tile(
     if width % BLOCK or codes_out.shape != (rows, width // 2) or scales_out.shape != (rows, width // BLOCK):
         raise ValueError(f"shapes {values.shape}, {codes_out.shape}, {scales_out.shape} do not fit together")
     itemsize = np.dtype(float_type(tables.dtype).storage).itemsize
-    blocks = planes_of(values, itemsize, "values").reshape(-1, BLOCK)
-    codes = planes_of(codes_out, 1, "codes").reshape(-1, BLOCK // 2)
-    scales = planes_of(scales_out, 1, "scales")
+    blocks = flat_items(values, itemsize, "values").reshape(-1, BLOCK)
+    codes = flat_items(codes_out, 1, "codes").reshape(-1, BLOCK // 2)
+    scales = flat_items(scales_out, 1, "scales")
     if itemsize == 2:
         kernels.encode_16(blocks, tables.scale_bytes, tables.code_bounds, codes, scales)
     else:

@@ -199,3 +199,12 @@ def decode_32(codes: Any, scales: Any, table: Any, out: Any) -> None:
             pair = codes[b, j]
             out[b, 2 * j] = table[s, pair & np.uint8(15)]
             out[b, 2 * j + 1] = table[s, pair >> np.uint8(4)]
+
+
+@_compiled(types.void, _read(types.uint8, 2), _read(types.uint8, 1), _read(types.uint32, 2), _write(types.uint32, 2))
+def decode_pairs_16(codes: Any, scales: Any, pairs: Any, out: Any) -> None:
+    """As ``decode_16``, by a table [256, 256] of both elements of a code byte."""
+    for b in range(codes.shape[0]):
+        s = scales[b]
+        for j in range(8):
+            out[b, j] = pairs[s, codes[b, j]]

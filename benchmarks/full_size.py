@@ -1,6 +1,7 @@
 """Time the whole line on a drafter of full size, in units of what hashing the same bytes costs on the same machine.
 
-    python benchmarks/full_size.py SCRATCH [--scale full] [--on-grid] [--source DIR] [--rounds 2] [--cold] [--keep]
+    python benchmarks/full_size.py SCRATCH [--scale full] [--on-grid] [--source DIR] [--verbs V ...] [--rounds 2]
+                                    [--cold] [--keep] [--report FILE]
 
 SCRATCH is a folder for about 16 GB (full scale); what is made there is removed at the end unless ``--keep``.
 
@@ -149,12 +150,12 @@ def prepare_cache(folders: Sequence[Path], cold: bool) -> None:
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def warm_up(scratch: Path) -> None:
+def warm_up(scratch: Path, verbs: Sequence[str]) -> None:
     """Send a tiny drafter through every verb, which compiles the kernels if they are not in their cache."""
     at = folders_in(scratch / "warm")
     measure([sys.executable, "-m", "convertkit.demo", "dflash2", str(at.source)])
-    for verb in VERBS.values():
-        convertkit(*verb.words(at), "--json")
+    for verb in verbs:
+        convertkit(*VERBS[verb].words(at), "--json")
     shutil.rmtree(scratch / "warm")
 
 
@@ -162,12 +163,13 @@ def folders_in(scratch: Path, source: Path | None = None) -> Folders:
     return Folders(source or scratch / "source", scratch / "pack", scratch / "expanded", scratch / "copy")
 
 
-def run_round(at: Folders, cold: bool) -> tuple[dict[str, tuple[Measured, float]], float]:
-    """Every verb once, each with its unit, and the seconds that ``cp`` needs for the source."""
+def run_round(at: Folders, verbs: Sequence[str], cold: bool) -> tuple[dict[str, tuple[Measured, float]], float]:
+    """Each of ``verbs`` once, each with its unit, and the seconds that ``cp`` needs for the source."""
     for folder in (at.pack, at.expanded, at.copy):
         shutil.rmtree(folder, ignore_errors=True)
     found: dict[str, tuple[Measured, float]] = {}
-    for name, verb in VERBS.items():
+    for name in verbs:
+        verb = VERBS[name]
         prepare_cache(verb.reads(at), cold)
         run = convertkit(*verb.words(at), "--json")
         if run.status:
@@ -233,6 +235,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", choices=("tiny", "small", "full"), default="full")
     parser.add_argument("--on-grid", action="store_true")
     parser.add_argument("--source", type=Path, help="use this folder instead of generating one")
+    parser.add_argument("--verbs", nargs="+", choices=tuple(VERBS), default=tuple(VERBS), help="these only, in order")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--keep", action="store_true")
@@ -251,15 +254,15 @@ def main(words: Sequence[str] | None = None) -> int:
             options = ["--scale", given.scale, *(["--on-grid"] if given.on_grid else [])]
             seconds = measure([sys.executable, "-m", "convertkit.demo", "dflash2", str(at.source), *options]).seconds
             print(f"generated {sum(path.stat().st_size for path in files_in(at.source)):,} bytes in {seconds:.1f} s")
-        warm_up(made)
+        warm_up(made, given.verbs)
         idle = min((convertkit("--version") for _ in range(3)), key=lambda run: run.peak_bytes)
-        rounds = [run_round(at, given.cold) for _ in range(given.rounds)]
+        rounds = [run_round(at, given.verbs, given.cold) for _ in range(given.rounds)]
     finally:
         if not given.keep:
             shutil.rmtree(made)
     rows = [
         Row(verb, tuple(found[verb][0] for found, _ in rounds), tuple(found[verb][1] for found, _ in rounds))
-        for verb in VERBS
+        for verb in given.verbs
     ]
     copies = [seconds for _, seconds in rounds]
     print(table(rows, idle, copies))

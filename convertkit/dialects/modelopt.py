@@ -57,12 +57,15 @@ def read_modelopt(block: Mapping[str, Any], file: str, faults: Faults) -> Scheme
     _group_size(inner, "group_size", faults)
     ignore = (*faults.strings(inner, "exclude_modules"), *faults.strings(inner, "ignore"))
     unread = faults.unread("ignore", "glob", ignore)
-    layers = _layers(inner, faults) if algorithm.upper() == MIXED else {}
+    mixed = algorithm.upper() == MIXED
+    layers = _layers(inner, faults) if mixed else {}
+    if mixed and not layers:
+        return None
     algorithms = tuple(sorted(set(layers.values()))) if layers else (_effective(algorithm.upper(), inner, faults),)
     foreign = tuple(name for name in algorithms if name not in READ)
     for name in foreign:
         faults.unsupported("quant_algo", f"the config states {name}, which convertkit cannot read")
-    dialect = "modelopt-mixed" if algorithm.upper() == MIXED else "modelopt"
+    dialect = "modelopt-mixed" if mixed else "modelopt"
     return Scheme(dialect, algorithms, ignore, (), layers, _kv_cache(inner, faults), foreign, unread, file)
 
 

@@ -98,7 +98,8 @@ def write(
     header = encode_header(list(specs), {"format": "pt"})
     folder.mkdir(parents=True, exist_ok=True)
     payload = b"".join(
-        (values or {}).get(item.name) or FILL.get(item.dtype, b"\0") * (item.size_bytes // len(FILL.get(item.dtype, b"\0")))
+        (values or {}).get(item.name)
+        or FILL.get(item.dtype, b"\0") * (item.size_bytes // len(FILL.get(item.dtype, b"\0")))
         for item in header.order
     )
     (folder / "model.safetensors").write_bytes(header.prefix + payload)

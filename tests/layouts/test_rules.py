@@ -33,11 +33,8 @@ def test_match(template: str, name: str, captures: dict[str, str] | None) -> Non
     assert compile_template(template).match(name) == captures
 
 
-@pytest.mark.parametrize("template", ["", "a..b", "a.*", "re:a", "a.{j}", "a.x{i}", "a.(b|c)", "{rest}.{rest}.a", "a b"])
+@pytest.mark.parametrize("template", ["", "a..b", "a.*", "a.{j}", "a.x{i}", "a.(b|c)", "{rest}.{rest}.a", "a b"])
 def test_malformed_templates_are_refused(template: str) -> None:
-    if template == "re:a":  # a colon is an ordinary character: the template is merely useless
-        assert compile_template(template).match("re:a") == {}
-        return
     with pytest.raises(ConvertError) as caught:
         compile_template(template)
     assert caught.value.code == "E_PATTERN"

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.dialects.planes import find_packed
+from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
+from tests.dialects.tiny import checkpoint, planes, spec
+
+CT, MO = "compressed-tensors", "modelopt"
+
+
+@pytest.mark.parametrize("dialect", [CT, MO])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_packed_linears_are_found_with_their_logical_shape(
+    tmp_path: Path, dialect: str, shape: tuple[int, ...]
+) -> None:
+    leaf = "weight_global_scale" if dialect == CT else "weight_scale_2"
+    extra = "input_global_scale" if dialect == CT else "input_scale"
+    specs = [
+        *planes("a.up_proj", dialect, 8, 48, **{leaf: ("F32", shape)}),
+        *planes("a.down_proj", dialect, **{extra: ("F32", shape)}),
+        spec("a.norm.weight", "BF16", 8),
+        spec("a.attn.k_scale", "F32", 1),
+    ]
+    found = find_packed(checkpoint(tmp_path, specs))
+    assert found.findings == ()
+    assert set(found.packed) == {"a.up_proj", "a.down_proj"}
+    module = found.packed["a.up_proj"]
+    assert (module.out_features, module.in_features, module.spelling.dialect) == (8, 48, dialect)
+    assert module.input_scale is None
+    assert found.packed["a.down_proj"].input_scale is not None
+    assert found.kv_scales == ("a.attn.k_scale",)
+    assert found.plane_names == {item.name for item in specs} - {"a.norm.weight", "a.attn.k_scale"}
+
+
+@pytest.mark.parametrize(
+    ("over", "code", "tensor"),
+    [
+        ({"weight_packed": ("F32", (32, 16))}, "E_PACK_DTYPE", "p.weight_packed"),
+        ({"weight_packed": ("U8", (512,))}, "E_PACK_SHAPE", "p.weight_packed"),
+        ({"weight_packed": ("U8", (1, 32, 16))}, "E_PACK_SHAPE", "p.weight_packed"),
+        ({"weight_packed": ("U8", (0, 16)), "weight_scale": ("F8_E4M3", (0, 2))}, "E_PACK_SHAPE", "p.weight_packed"),
+        ({"weight_packed": ("U8", (32, 12)), "weight_scale": ("F8_E4M3", (32, 1))}, "E_WIDTH", "p.weight_packed"),
+        ({"weight_packed": None}, "E_PACK_MISSING", "p.weight_packed"),
+        ({"weight_scale": None}, "E_PACK_MISSING", "p.weight_scale"),
+        ({"weight_global_scale": None}, "E_PACK_MISSING", "p.weight_global_scale"),
+        ({"weight_scale": ("F8_E4M3", (32, 1))}, "E_SCALE_SHAPE", "p.weight_scale"),
+        ({"weight_scale": ("F8_E4M3", (64,))}, "E_SCALE_SHAPE", "p.weight_scale"),
+        ({"weight_scale": ("F32", (32, 2))}, "E_SCALE_DTYPE", "p.weight_scale"),
+        ({"weight_global_scale": ("F32", (2,))}, "E_SCALE_SHAPE", "p.weight_global_scale"),
+        ({"weight_global_scale": ("BF16", (1,))}, "E_SCALE_DTYPE", "p.weight_global_scale"),
+        ({"input_global_scale": ("F32", (32,))}, "E_SCALE_SHAPE", "p.input_global_scale"),
+        ({"weight": ("BF16", (32, 32))}, "E_PACK_AMBIGUOUS", "p.weight"),
+        ({"weight_scale_2": ("F32", ())}, "E_PACK_AMBIGUOUS", "p.weight_scale_2"),
+    ],
+)
+def test_each_fault_of_a_plane(tmp_path: Path, over: dict[str, Any], code: str, tensor: str) -> None:
+    found = find_packed(checkpoint(tmp_path, planes("p", CT, **over)))
+    assert [(item.code, item.where.tensor, item.where.file) for item in found.findings] == [
+        (code, tensor, "model.safetensors")
+    ]
+    assert found.packed == {}
+
+
+@pytest.mark.parametrize(
+    ("specs", "code", "tensor"),
+    [
+        ([spec("p.weight", "U8", 32, 16)], "E_PACK_MISSING", "p.weight_scale"),
+        ([spec("p.weight", "BF16", 32, 32), spec("p.weight_scale", "F32", 1)], "E_PACK_AMBIGUOUS", "p.weight_scale"),
+        ([spec("p.weight_scale", "F32", 1)], "E_PACK_MISSING", "p.weight or weight_packed"),
+        ([spec("p.weight", "F8_E4M3", 32, 32), spec("p.weight_scale", "F32", 1)], "E_UNSUPPORTED_QUANT", "p"),
+        ([spec("p.qweight", "I32", 4, 32), spec("p.qzeros", "I32", 1, 4)], "E_UNSUPPORTED_QUANT", "p"),
+    ],
+)
+def test_what_is_not_whole_or_not_nvfp4(tmp_path: Path, specs: list[TensorSpec], code: str, tensor: str) -> None:
+    found = find_packed(checkpoint(tmp_path, specs))
+    assert (found.findings[0].code, found.findings[0].where.tensor) == (code, tensor)
+    assert found.packed == {}
+
+
+def test_all_faults_are_gathered(tmp_path: Path) -> None:
+    specs = [
+        *planes("mlp.up_proj", CT, weight_packed=("F32", (32, 16))),
+        *planes("b", weight_scale=None),
+        *planes("c", CT),
+    ]
+    found = find_packed(checkpoint(tmp_path, specs))
+    assert sorted(item.code for item in found.findings) == ["E_PACK_DTYPE", "E_PACK_MISSING"]
+    assert list(found.packed) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("bits", "sense", "code"),
+    [
+        (0x7FC00000, "multiplier", "E_SCALE_NONFINITE"),
+        (0x7F800000, "divisor", "E_SCALE_NONFINITE"),
+        (0xFF800000, "divisor", "E_SCALE_NONFINITE"),
+        (0x00000000, "multiplier", "E_SCALE_ZERO"),
+        (0x80000000, "divisor", "E_SCALE_ZERO"),
+        (0xBF800000, "multiplier", "E_SCALE_SIGN"),
+        (0x00000001, "divisor", "E_SCALE_RANGE"),
+        (0x00200000, "divisor", "E_SCALE_RANGE"),
+    ],
+)
+def test_bad_global_scales(tmp_path: Path, bits: int, sense: Any, code: str) -> None:
+    ref = find_packed(checkpoint(tmp_path, planes("p"))).packed["p"].global_scale
+    found = global_scale_findings(ref, bits, sense)
+    assert [(item.code, item.where.tensor) for item in found] == [(code, "p.weight_scale_2")]
+
+
+@pytest.mark.parametrize(("bits", "sense"), [(0x00200001, "divisor"), (1, "multiplier"), (0x7F7FFFFF, "divisor")])
+def test_extreme_but_good_global_scales(tmp_path: Path, bits: int, sense: Any) -> None:
+    ref = find_packed(checkpoint(tmp_path, planes("p"))).packed["p"].global_scale
+    assert global_scale_findings(ref, bits, sense) == ()
+    with np.errstate(all="ignore"):
+        inverse = np.float32(1) / np.uint32(bits).view(np.float32)
+    assert bool(np.isfinite(inverse)) == (sense == "divisor")
+
+
+def test_the_range_of_a_divisor_ends_where_its_reciprocal_does() -> None:
+    with np.errstate(all="ignore"):
+        assert np.isinf(np.float32(1) / np.uint32(0x00200000).view(np.float32))
+
+
+def test_block_faults_count_what_loses_information(tmp_path: Path) -> None:
+    scales = np.array([[0x38, 0x00], [0x00, 0xB8], [0x7F, 0xFF], [0x80, 0x00]], np.uint8)
+    codes = np.zeros((4, 16), np.uint8)
+    codes[0, 8] = 0x10  # a code under a zero scale
+    codes[3, 8:] = 0x88  # only negative zeros under a zero scale
+    faults = block_faults(scales, codes)
+    assert faults == BlockFaults(nonfinite=2, negative=2, zero_over_codes=1)
+    assert faults + BlockFaults(1, 0, 0) == BlockFaults(3, 2, 1)
+    assert block_faults(scales) == BlockFaults(2, 2, 0)
+    module = find_packed(checkpoint(tmp_path, planes("p"))).packed["p"]
+    found = {item.code: item.data["count"] for item in block_scale_findings(module, faults)}
+    assert found == {"E_SCALE_NONFINITE": 2, "E_SCALE_SIGN": 2, "E_SCALE_ZERO": 1}
+    assert block_scale_findings(module, BlockFaults()) == ()

@@ -52,7 +52,7 @@ def is_signature(path: str) -> bool:
 def matches(path: str, globs: Iterable[str]) -> bool:
     """Whether a glob matches the whole path. ``*`` also crosses ``/``; a final ``/`` means everything below.
 
-    This is how ``hf download --include`` reads its patterns (huggingface_hub 1.0, ``filter_repo_objects``), so one
+    This is how ``hf download --include`` reads its patterns (huggingface_hub 1.33, ``utils/_paths.py``), so one
     pattern selects the same files for the download and for its verification.
     """
     return any(fnmatchcase(path, glob + "*" if glob.endswith("/") else glob) for glob in globs)

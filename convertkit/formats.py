@@ -25,10 +25,20 @@ _ROWS = (
     Format("bf16", "safetensors", KEEP, "dense", "BF16", "every float tensor in BF16, packed ones expanded"),
     Format("f16", "safetensors", KEEP, "dense", "F16", "every float tensor in F16, packed ones expanded"),
     Format("f32", "safetensors", KEEP, "dense", "F32", "every float tensor in F32, packed ones expanded"),
-    Format("nvfp4-modelopt", "safetensors", KEEP, "modelopt", "NVFP4", "NVFP4 W4A16 as ModelOpt spells a uniform model"),
-    Format("nvfp4-modelopt-mixed", "safetensors", KEEP, "modelopt-mixed", "NVFP4",
-           "NVFP4 W4A16 with a list of packed layers, as ModelOpt spells mixed precision"),
-    Format("nvfp4-ct", "safetensors", KEEP, "compressed-tensors", "NVFP4", "NVFP4 W4A16 as compressed-tensors spells it"),
-)  # fmt: skip
+    Format(
+        "nvfp4-modelopt", "safetensors", KEEP, "modelopt", "NVFP4", "NVFP4 W4A16 as ModelOpt spells a uniform model"
+    ),
+    Format(
+        "nvfp4-modelopt-mixed",
+        "safetensors",
+        KEEP,
+        "modelopt-mixed",
+        "NVFP4",
+        "NVFP4 W4A16 with a list of packed layers, as ModelOpt spells mixed precision",
+    ),
+    Format(
+        "nvfp4-ct", "safetensors", KEEP, "compressed-tensors", "NVFP4", "NVFP4 W4A16 as compressed-tensors spells it"
+    ),
+)
 
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}

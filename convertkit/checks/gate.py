@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.compare import Dense, Planes, Side, compare_tile
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.tiles import row_tiles
-from convertkit.containers.reader import Reader
 from convertkit.convert.survey import STORAGE, Desk
 from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
 from convertkit.dialects.values import global_scale_findings
-from convertkit.dtypes import DTYPES, FLOATS
+from convertkit.dtypes import DTYPES, FLOATS, elements
 from convertkit.errors import ConvertError, Finding, finding
 
 
@@ -28,6 +29,10 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     stored: TensorRef | PackedModule
+
+    @property
+    def elements(self) -> int:
+        return elements(self.shape)
 
     @property
     def is_float(self) -> bool:
@@ -77,9 +82,10 @@ def missing_findings(reference: Mapping[str, Weight], candidate: Mapping[str, We
 
 
 def compare_checkpoints(
-    reference: Desk, candidate: Desk, names: list[tuple[Weight, Weight]], workers: int, stored: str | None = None
+    desks: tuple[Desk, Desk], names: list[tuple[Weight, Weight]], workers: int, stored: str | None = None
 ) -> list[Compared]:
-    """Compare pairs of weights (reference, candidate) of equal shape, in the order given."""
+    """Compare pairs of weights (reference, candidate) of equal shape, in the order given; ``desks`` likewise."""
+    reference, candidate = desks
     candidate.progress.stage("compare", sum(_size(pair[1]) for pair in names))
     order = sorted(range(len(names)), key=lambda i: -_size(names[i][1]))
     found = in_parallel(lambda i: _compare(reference, candidate, *names[i], stored), order, workers)
@@ -131,7 +137,7 @@ def _side(desk: Desk, weight: Weight, use: str, bits: int | None, first: int, ro
     return Dense(_tile(desk, stored, use, first, (rows, width), STORAGE[stored.spec.dtype]), stored.spec.dtype)
 
 
-def _tile(desk: Desk, ref: TensorRef, use: str, first: int, shape: tuple[int, int], storage: str) -> np.ndarray:  # type: ignore[type-arg]
+def _tile(desk: Desk, ref: TensorRef, use: str, first: int, shape: tuple[int, int], storage: str) -> NDArray[Any]:
     tile = desk.buffers.take(use, storage, shape)
     desk.reader.read_into(ref, first * shape[1] * tile.dtype.itemsize, bytes_view(tile))
     return tile

@@ -86,7 +86,13 @@ def copied_tensors(plan: Plan) -> tuple[str, ...]:
 
 
 def verify_output(
-    plan: Plan, facts: Facts, desk: Desk, output: Reader, made: Mapping[str, str], stored: Mapping[str, str], workers: int
+    plan: Plan,
+    facts: Facts,
+    desk: Desk,
+    output: Reader,
+    made: Mapping[str, str],
+    stored: Mapping[str, str],
+    workers: int,
 ) -> list[Evidence]:
     """Evidence of every unit, in the order of the plan.
 
@@ -134,8 +140,10 @@ def _verify_cast(bench: Bench, unit: Cast) -> Evidence:
         bench.desk.stop.check()
         before = _rows(bench, bench.desk.reader, source, "source", first, count, 1, STORAGE[source.spec.dtype])
         after = _rows(bench, bench.output, out, "dense", first, count, 1, STORAGE[unit.dtype])
-        expected = narrowed(widened(before, source.spec.dtype), unit.dtype)
-        differing += int(np.count_nonzero(expected.view(after.dtype) != after))
+        values = widened(before, source.spec.dtype)
+        wrong = narrowed(values, unit.dtype).view(after.dtype) != after
+        wrong &= ~(np.isnan(values) & np.isnan(widened(after, unit.dtype)))  # any NaN is a NaN
+        differing += int(np.count_nonzero(wrong))
     faults = (_broken(unit.key, "is not its source rounded once", differing=differing),) if differing else ()
     return Evidence(unit, faults)
 
@@ -153,9 +161,7 @@ def _verify_pack(bench: Bench, unit: Pack) -> Evidence:
     """Codes and block scales of each linear derived again; the shared global scale from the largest magnitude."""
     amax = bench.facts.group_amax[unit.key]
     encoding = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible)
-    recorded = expected_global(
-        unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, sense=unit.spelling.sense
-    )
+    recorded = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, sense=unit.spelling.sense)
     details = []
     faults: list[Finding] = []
     for module, source in zip(unit.modules, unit.sources, strict=True):
@@ -203,7 +209,9 @@ def _verify_expand(bench: Bench, unit: Expand) -> Evidence:
         bench.desk.stop.check()
         tally += check_expand_tile(
             _rows(bench, bench.desk.reader, packed.codes, "codes", first, count, packed.in_features // 2, "|u1"),
-            _rows(bench, bench.desk.reader, packed.block_scale, "scales", first, count, packed.in_features // GROUP, "|u1"),
+            _rows(
+                bench, bench.desk.reader, packed.block_scale, "scales", first, count, packed.in_features // GROUP, "|u1"
+            ),
             bench.facts.global_bits[packed.module],
             packed.spelling.sense,
             _rows(bench, bench.output, out, "dense", first, count, packed.in_features, STORAGE[unit.dtype]),
@@ -218,7 +226,11 @@ def _verify_expand(bench: Bench, unit: Expand) -> Evidence:
 def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
     """Codes and block scales by digest; the scalar's sense by dividing again; what readers decode by tables."""
     packed, specs = unit.packed, unit.outputs
-    faults = [_broken(spec.name, "differs from its source") for spec in specs[:2] if bench.made[spec.name] != bench.stored[spec.name]]
+    faults = [
+        _broken(spec.name, "differs from its source")
+        for spec in specs[:2]
+        if bench.made[spec.name] != bench.stored[spec.name]
+    ]
     scalars = [(specs[2].name, bench.facts.global_bits[packed.module])]
     if packed.input_scale is not None:
         scalars.append((specs[3].name, bench.facts.input_bits[packed.module]))
@@ -235,14 +247,19 @@ def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
 def _changed_values(bench: Bench, unit: Respell, before: int, after: int) -> int:
     """BF16 values that the changed scalar changes; codes are read only if some table entry differs."""
     packed = unit.packed
-    tables = exact_rounded_table(before, packed.spelling.sense, "BF16"), exact_rounded_table(after, unit.spelling.sense, "BF16")
+    tables = (
+        exact_rounded_table(before, packed.spelling.sense, "BF16"),
+        exact_rounded_table(after, unit.spelling.sense, "BF16"),
+    )
     differs = tables[0] != tables[1]
     if not differs[:127].any():
         return 0
     count = 0
     for first, rows in row_tiles(packed.out_features, packed.in_features):
         codes = _rows(bench, bench.desk.reader, packed.codes, "codes", first, rows, packed.in_features // 2, "|u1")
-        scales = _rows(bench, bench.desk.reader, packed.block_scale, "scales", first, rows, packed.in_features // GROUP, "|u1")
+        scales = _rows(
+            bench, bench.desk.reader, packed.block_scale, "scales", first, rows, packed.in_features // GROUP, "|u1"
+        )
         spread = np.repeat(scales, GROUP // 2, axis=1)
         count += int(differs[spread, codes & 15].sum()) + int(differs[spread, codes >> 4].sum())
     return count

@@ -38,9 +38,11 @@ def resolved(root: Path, name: str) -> Path:
     if real.is_relative_to(home) or _in_hub_blobs(home, real):
         return real
     raise refusal(
-        "E_PATH_ESCAPE", "symbolic link leads out of the folder", file=name,
+        "E_PATH_ESCAPE",
+        "symbolic link leads out of the folder",
+        file=name,
         fix="put a copy of the file there instead of the link",
-    )  # fmt: skip
+    )
 
 
 def _in_hub_blobs(home: Path, real: Path) -> bool:

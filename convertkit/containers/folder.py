@@ -36,9 +36,18 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
 
 PLAIN_NAME = re.compile(r"[^/\\:\x00-\x1f~]+\.safetensors")
 INTEGER_FIELDS = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "vocab_size", "block_size", "num_target_layers", "draft_vocab_size", "num_experts",
-)  # fmt: skip
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "block_size",
+    "num_target_layers",
+    "draft_vocab_size",
+    "num_experts",
+)
 MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -86,7 +95,7 @@ def _open_folder(root: Path) -> Checkpoint:
         findings.append(finding("W_NO_CONFIG", "warning", "no config.json", file=CONFIG))
     return Checkpoint(
         root, "safetensors", tuple(files), tensors, config, quant_config, side_files, skipped, tuple(findings)
-    )  # fmt: skip
+    )
 
 
 def _open_gguf_folder(root: Path, names: list[str], models: list[str]) -> Checkpoint:
@@ -97,7 +106,7 @@ def _open_gguf_folder(root: Path, names: list[str], models: list[str]) -> Checkp
     side_files, skipped = _sort_side_files(root, names, {file.name for file in model.files})
     return Checkpoint(
         root, "gguf", model.files, model.tensors, side_files=side_files, skipped=skipped, metadata=model.metadata
-    )  # fmt: skip
+    )
 
 
 def _json_object(root: Path, name: str) -> dict[str, Any]:
@@ -147,9 +156,11 @@ def _weights(root: Path, names: list[str]) -> tuple[list[WeightFile], dict[str, 
         raise _no_weights(root, names)
     if len(weights) > 1:
         raise refusal(
-            "E_AMBIGUOUS_WEIGHTS", f"{len(weights)} weight files and no index: {', '.join(map(shown, weights[:4]))}",
-            file=weights[1], fix="remove what does not belong to the model, or restore its index",
-        )  # fmt: skip
+            "E_AMBIGUOUS_WEIGHTS",
+            f"{len(weights)} weight files and no index: {', '.join(map(shown, weights[:4]))}",
+            file=weights[1],
+            fix="remove what does not belong to the model, or restore its index",
+        )
     file, header = _open_file(root, weights[0])
     return [file], dict(header.tensors), list(header.findings)
 
@@ -160,7 +171,7 @@ def _no_weights(root: Path, names: list[str]) -> ConvertError:
     if other:
         return refusal(
             "E_NO_WEIGHTS", f"no safetensors, only {shown(other[0])}", file=other[0], fix="save it as safetensors first"
-        )  # fmt: skip
+        )
     holders = [name for name in names if _holds_weights(root / name)]
     where = f"; weights are in the subfolder {', '.join(shown(name) + '/' for name in holders)}" if holders else ""
     return refusal("E_NO_WEIGHTS", f"no weights in this folder{where}", fix="name the folder that holds the weights")
@@ -173,15 +184,21 @@ def _holds_weights(folder: Path) -> bool:
         return False
 
 
-def _indexed(root: Path, index: str, weights: list[str]) -> tuple[list[WeightFile], dict[str, TensorRef], list[Finding]]:
+def _indexed(
+    root: Path, index: str, weights: list[str]
+) -> tuple[list[WeightFile], dict[str, TensorRef], list[Finding]]:
     """All shards that the index names, each checked against it."""
     document = _json_object(root, index)
     weight_map = _weight_map(document, index)
     shards = sorted(set(weight_map.values()))
     single = index.removesuffix(".index.json")
     if single in weights and single not in shards:
-        raise refusal("E_AMBIGUOUS_WEIGHTS", f"{shown(single)} lies beside an index that does not list it", file=single,
-                      fix="remove the one that is not the model")  # fmt: skip
+        raise refusal(
+            "E_AMBIGUOUS_WEIGHTS",
+            f"{shown(single)} lies beside an index that does not list it",
+            file=single,
+            fix="remove the one that is not the model",
+        )
     files: list[WeightFile] = []
     tensors: dict[str, TensorRef] = {}
     findings: list[Finding] = []
@@ -198,9 +215,12 @@ def _indexed(root: Path, index: str, weights: list[str]) -> tuple[list[WeightFil
         tensors.update((name, ref) for name, ref in header.tensors.items() if weight_map.get(name) == shard)
     found = set(shards) if not faults else set()
     faults.extend(
-        finding("E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name)
-        for name, shard in weight_map.items() if shard in found and name not in tensors
-    )  # fmt: skip
+        finding(
+            "E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name
+        )
+        for name, shard in weight_map.items()
+        if shard in found and name not in tensors
+    )
     if faults:
         raise ConvertError(faults)
     findings.extend(_index_notes(document, index, tensors, weights, shards))
@@ -209,8 +229,13 @@ def _indexed(root: Path, index: str, weights: list[str]) -> tuple[list[WeightFil
 
 def _missing_shard(error: ConvertError, shard: str) -> Iterable[Finding]:
     if error.code == "E_NOT_FOUND":
-        yield finding("E_SHARD_MISSING", "error", "the index names a shard that is not there", file=shard,
-                      fix="fetch the missing shard")  # fmt: skip
+        yield finding(
+            "E_SHARD_MISSING",
+            "error",
+            "the index names a shard that is not there",
+            file=shard,
+            fix="fetch the missing shard",
+        )
     else:
         yield from error.findings
 
@@ -224,10 +249,16 @@ def _weight_map(document: dict[str, Any], index: str) -> dict[str, str]:
         if not isinstance(shard, str):
             faults.append(finding("E_INDEX", "error", "the shard name is not a string", file=index, tensor=tensor))
         elif not PLAIN_NAME.fullmatch(shard) or shard.startswith("."):
-            faults.append(finding(
-                "E_INDEX_PATH", "error", f"'{shown(shard)}' is not a plain file name in the folder", file=index,
-                tensor=tensor, fix="name a .safetensors file beside the index",
-            ))  # fmt: skip
+            faults.append(
+                finding(
+                    "E_INDEX_PATH",
+                    "error",
+                    f"'{shown(shard)}' is not a plain file name in the folder",
+                    file=index,
+                    tensor=tensor,
+                    fix="name a .safetensors file beside the index",
+                )
+            )
     if faults:
         raise ConvertError(faults)
     folded: dict[str, str] = {}
@@ -243,8 +274,14 @@ def _shard_faults(tensors: Mapping[str, TensorRef], weight_map: Mapping[str, str
         listed = weight_map.get(name)
         if listed != shard:
             what = "the index does not list it" if listed is None else f"the index puts it in {shown(listed)}"
-            yield finding("E_INDEX_MISMATCH", "error", f"{what}, but it is in {shown(shard)}", file=shard, tensor=name,
-                          fix="restore the index that belongs to these shards")  # fmt: skip
+            yield finding(
+                "E_INDEX_MISMATCH",
+                "error",
+                f"{what}, but it is in {shown(shard)}",
+                file=shard,
+                tensor=name,
+                fix="restore the index that belongs to these shards",
+            )
 
 
 def _index_notes(
@@ -254,11 +291,19 @@ def _index_notes(
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     real = sum(ref.size_bytes for ref in tensors.values())
     if total is not None and total != real:
-        yield finding("W_INDEX_TOTAL", "warning", f"total_size is {shown(total)}, the tensors have {real} bytes",
-                      file=index, key="total_size", data={"stated": shown(total), "real": real})  # fmt: skip
+        yield finding(
+            "W_INDEX_TOTAL",
+            "warning",
+            f"total_size is {shown(total)}, the tensors have {real} bytes",
+            file=index,
+            key="total_size",
+            data={"stated": shown(total), "real": real},
+        )
     for name in weights:
         if name not in shards:
-            yield finding("W_SHARD_UNLISTED", "warning", "a weight file that the index does not list; not read", file=name)
+            yield finding(
+                "W_SHARD_UNLISTED", "warning", "a weight file that the index does not list; not read", file=name
+            )
 
 
 def _sort_side_files(root: Path, names: list[str], used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -31,7 +31,9 @@ class Reader:
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -61,6 +63,8 @@ class Reader:
         for file in self.checkpoint.files:
             if stamp_of(self._fds[file.name]) != file.stamp:
                 raise refusal(
-                    "E_CHANGED", "the file changed after its header was read", file=file.name,
+                    "E_CHANGED",
+                    "the file changed after its header was read",
+                    file=file.name,
                     fix="run again when nothing writes to the source",
-                )  # fmt: skip
+                )

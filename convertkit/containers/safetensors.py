@@ -85,20 +85,18 @@ def _header_length(fd: int, size: int, name: str) -> int:
     start = read_exactly(fd, 0, min(size, 8), name)
     for magic, what in FOREIGN:
         if start.startswith(magic):
-            raise refusal(
-                "E_ST_NOT_SAFETENSORS", f"this is {what}", file=name, fix="fetch the real safetensors file"
-            )  # fmt: skip
+            raise refusal("E_ST_NOT_SAFETENSORS", f"this is {what}", file=name, fix="fetch the real safetensors file")
     if size < 8:
         raise refusal("E_ST_TRUNCATED", f"{size} bytes cannot hold a header", file=name, fix="fetch the file again")
     length = int.from_bytes(start, "little")
     if length > MAX_HEADER_BYTES:
         raise refusal(
             "E_ST_HEADER_TOO_LARGE", f"header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}", file=name
-        )  # fmt: skip
+        )
     if 8 + length > size:
         raise refusal(
             "E_ST_TRUNCATED", f"header of {length:,} bytes in a file of {size:,}", file=name, fix="fetch the file again"
-        )  # fmt: skip
+        )
     return length
 
 
@@ -117,7 +115,9 @@ def _parse(raw: bytes, name: str) -> tuple[dict[str, Any], dict[str, str], tuple
     except ValueError as error:
         raise refusal("E_ST_HEADER", f"the header is not JSON: {shown(error)}", file=name) from None
     if isinstance(entries, Duplicate):
-        raise refusal("E_ST_DUP_KEY", f"'{shown(entries.key)}' occurs twice in the header", file=name, tensor=entries.key)
+        raise refusal(
+            "E_ST_DUP_KEY", f"'{shown(entries.key)}' occurs twice in the header", file=name, tensor=entries.key
+        )
     padding = text[len(text.rstrip(" \t\r\n")) :]
     odd = padding.strip(" ")
     notes = (finding("W_ST_PADDING", "note", "header padded with other white space than spaces", file=name),)
@@ -216,7 +216,7 @@ def _check_cover(spans: list[tuple[int, int, str, TensorSpec]], name: str, data_
         if begin > position:
             raise refusal(
                 "E_ST_HOLE", f"{begin - position:,} bytes before the tensor belong to none", file=name, tensor=tensor
-            )  # fmt: skip
+            )
         position = end
     if position != data_bytes:
         raise refusal("E_ST_TRAILING", f"{data_bytes - position:,} bytes after the last tensor", file=name)

@@ -80,9 +80,12 @@ def _check(root: Any, file: str) -> None:
         value, key, depth = stack.pop()
         if isinstance(value, Duplicate):
             raise refusal(
-                "E_JSON_DUP_KEY", f"key '{shown(value.key)}' occurs twice in one object", file=file, key=value.key,
+                "E_JSON_DUP_KEY",
+                f"key '{shown(value.key)}' occurs twice in one object",
+                file=file,
+                key=value.key,
                 fix="remove one of the two; readers disagree about which one counts",
-            )  # fmt: skip
+            )
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             raise refusal("E_JSON", f"number of key '{shown(key)}' is not finite", file=file, key=key)
         if depth > MAX_DEPTH:

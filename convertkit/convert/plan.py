@@ -114,9 +114,18 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
     print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents)
     return Plan(
-        draft.verb, parameters, source, units, files, file_of, tuple(draft.drops), documents, source.side_files,
-        (*source.findings, *draft.findings, *_readme_findings(source)), print_,
-    )  # fmt: skip
+        draft.verb,
+        parameters,
+        source,
+        units,
+        files,
+        file_of,
+        tuple(draft.drops),
+        documents,
+        source.side_files,
+        (*source.findings, *draft.findings, *_readme_findings(source)),
+        print_,
+    )
 
 
 def _check_accounts(source: Checkpoint, units: Iterable[Unit], drops: Iterable[Drop]) -> None:
@@ -128,13 +137,20 @@ def _check_accounts(source: Checkpoint, units: Iterable[Unit], drops: Iterable[D
         made.update(spec.name for spec in unit.outputs)
     twice = sorted(name for name, count in made.items() if count > 1)
     if twice:
-        raise ConvertError([
-            finding("E_NAME_COLLISION", "error", f"{made[name]} tensors would get this name", tensor=name) for name in twice
-        ])  # fmt: skip
+        raise ConvertError(
+            [
+                finding("E_NAME_COLLISION", "error", f"{made[name]} tensors would get this name", tensor=name)
+                for name in twice
+            ]
+        )
     dropped = {drop.name for drop in drops}
-    lost = sorted((source.tensors.keys() - used - dropped) | (used & dropped) | ((used | dropped) - source.tensors.keys()))
+    lost = sorted(
+        (source.tensors.keys() - used - dropped) | (used & dropped) | ((used | dropped) - source.tensors.keys())
+    )
     if lost:
-        raise ConvertError([finding("E_INTERNAL", "error", "the plan does not account for it", tensor=name) for name in lost])
+        raise ConvertError(
+            [finding("E_INTERNAL", "error", "the plan does not account for it", tensor=name) for name in lost]
+        )
 
 
 def _distribute(
@@ -152,9 +168,12 @@ def _distribute(
         shards[-1].extend(specs)
         filled += size
     count = len(shards)
-    names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
+    names = (
+        [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
+    )
     files = tuple(
-        PlannedFile(name, encode_header(specs, METADATA, slack_bytes)) for name, specs in zip(names, shards, strict=True)
+        PlannedFile(name, encode_header(specs, METADATA, slack_bytes))
+        for name, specs in zip(names, shards, strict=True)
     )
     return files, {spec.name: file.name for file in files for spec in file.header.order}
 
@@ -203,9 +222,12 @@ def _readme_findings(source: Checkpoint) -> Iterable[Finding]:
     for name in source.side_files:
         if name.lower() == "readme.md" and SIZE_CLAIM.search(_card(source, name)):
             yield finding(
-                "W_CARD_STATES_SIZES", "warning", "the copied card states sizes or digests, which are those of the source",
-                file=name, fix="edit the card of the output",
-            )  # fmt: skip
+                "W_CARD_STATES_SIZES",
+                "warning",
+                "the copied card states sizes or digests, which are those of the source",
+                file=name,
+                fix="edit the card of the output",
+            )
 
 
 def _card(source: Checkpoint, name: str) -> bytes:

@@ -19,7 +19,7 @@ from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding, refusal
-from convertkit.layouts.fused import parse_fuse
+from convertkit.layouts.fused import user_groups
 
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 DTYPE_KEYS = ("torch_dtype", "dtype")
@@ -54,28 +54,49 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
     if identity.planes.packed:
         count = len(identity.planes.packed)
         raise refusal(
-            "E_ALREADY_QUANTIZED", f"the source has {count} packed linears already",
+            "E_ALREADY_QUANTIZED",
+            f"the source has {count} packed linears already",
             fix="expand it first (dequant), or change its spelling (convert --to nvfp4-ct, nvfp4-modelopt)",
-        )  # fmt: skip
+        )
     dialect = request.dialect or default_dialect(identity.layout)
     spelling = spelling_of(dialect)
     arithmetic = SCALES[request.scales]
-    chosen = choose(source, identity.layout, request.include, request.exclude, tuple(map(parse_fuse, request.fuse)))
+    chosen = choose(source, identity.layout, request.include, request.exclude, user_groups(request.fuse))
     packs = [
-        Pack(group, tuple(chosen.weights[module] for module in group), spelling, arithmetic, request.reversible_scale,
-             chosen.bundles[group[0]])
+        Pack(
+            group,
+            tuple(chosen.weights[module] for module in group),
+            spelling,
+            arithmetic,
+            request.reversible_scale,
+            chosen.bundles[group[0]],
+        )
         for group in chosen.groups
-    ]  # fmt: skip
+    ]
     used = {name for unit in packs for name in unit.inputs}
-    units: list[Unit] = [*packs, *_copies((ref for name, ref in source.tensors.items() if name not in used), chosen.bundles)]
+    units: list[Unit] = [
+        *packs,
+        *_copies((ref for name, ref in source.tensors.items() if name not in used), chosen.bundles),
+    ]
     parameters = {
-        "dialect": dialect, "scales": request.scales, "arithmetic": arithmetic, "reversible_scale": request.reversible_scale,
-        "include": list(request.include), "exclude": list(request.exclude), "fuse": list(request.fuse),
-        "target_layers": request.target_layers, "matches": dict(chosen.matches), "layout": identity.layout.name,
-    }  # fmt: skip
+        "dialect": dialect,
+        "scales": request.scales,
+        "arithmetic": arithmetic,
+        "reversible_scale": request.reversible_scale,
+        "include": list(request.include),
+        "exclude": list(request.exclude),
+        "fuse": list(request.fuse),
+        "target_layers": request.target_layers,
+        "matches": dict(chosen.matches),
+        "layout": identity.layout.name,
+    }
     documents = _quantized_documents(source, dialect, units, identity, None, request.target_layers)
-    return settle(source, Draft("pack-nvfp4", parameters, units, (), documents, _untied_notes(identity)),
-                  files.max_shard_bytes, files.header_slack_bytes)  # fmt: skip
+    return settle(
+        source,
+        Draft("pack-nvfp4", parameters, units, (), documents, _untied_notes(identity)),
+        files.max_shard_bytes,
+        files.header_slack_bytes,
+    )
 
 
 @dataclass(frozen=True)
@@ -101,10 +122,13 @@ def plan_expand(source: Checkpoint, identity: Identity, request: ExpandRequest, 
     ]
     drops = [
         Drop(packed.input_scale.spec.name, "activation scale of a quantized linear; a dense one has none")
-        for packed in planes.packed.values() if packed.input_scale is not None
-    ]  # fmt: skip
+        for packed in planes.packed.values()
+        if packed.input_scale is not None
+    ]
     if request.kv_scales == "drop":
-        drops.extend(Drop(name, "scale of a quantized KV cache; kept with --kv-scales keep") for name in planes.kv_scales)
+        drops.extend(
+            Drop(name, "scale of a quantized KV cache; kept with --kv-scales keep") for name in planes.kv_scales
+        )
     gone = {drop.name for drop in drops} | {name for unit in units for name in unit.inputs}
     rest = [ref for name, ref in source.tensors.items() if name not in gone]
     scales = set(planes.kv_scales)
@@ -114,11 +138,20 @@ def plan_expand(source: Checkpoint, identity: Identity, request: ExpandRequest, 
     units.extend(_copies((ref for ref in rest if ref.spec.name not in cast_names), bundles))
     config = _with_dtype(strip_quantization(source.config), request.dtype)
     documents = {CONFIG: dump_config(config)} if source.config else {}
-    parameters = {"dtype": request.dtype, "arithmetic": request.arithmetic, "kv_scales": request.kv_scales,
-                  "cast": request.cast, "layout": identity.layout.name}  # fmt: skip
+    parameters = {
+        "dtype": request.dtype,
+        "arithmetic": request.arithmetic,
+        "kv_scales": request.kv_scales,
+        "cast": request.cast,
+        "layout": identity.layout.name,
+    }
     notes = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
-    return settle(source, Draft(request.verb, parameters, units, drops, documents, notes),
-                  files.max_shard_bytes, files.header_slack_bytes)  # fmt: skip
+    return settle(
+        source,
+        Draft(request.verb, parameters, units, drops, documents, notes),
+        files.max_shard_bytes,
+        files.header_slack_bytes,
+    )
 
 
 def plan_respell(
@@ -137,7 +170,9 @@ def plan_respell(
     kv_cache = None if identity.scheme is None else identity.scheme.kv_cache
     documents = _quantized_documents(source, dialect, units, identity, kv_cache, target_layers)
     parameters = {"dialect": dialect, "target_layers": target_layers, "layout": identity.layout.name}
-    return settle(source, Draft("convert", parameters, units, (), documents), files.max_shard_bytes, files.header_slack_bytes)
+    return settle(
+        source, Draft("convert", parameters, units, (), documents), files.max_shard_bytes, files.header_slack_bytes
+    )
 
 
 def _errors(identity: Identity) -> list[Finding]:
@@ -166,7 +201,9 @@ def _quantized_documents(
 ) -> dict[str, bytes]:
     """``config.json`` and, for ModelOpt, ``hf_quant_config.json``, from the tensors that will be written."""
     specs: list[TensorSpec] = [spec for unit in units for spec in unit.outputs]
-    block, quant_config = write_quantization(dialect, specs, identity.layout, kv_cache=kv_cache, target_layers=target_layers)
+    block, quant_config = write_quantization(
+        dialect, specs, identity.layout, kv_cache=kv_cache, target_layers=target_layers
+    )
     documents = {CONFIG: dump_config(with_quantization(source.config, block))}
     if quant_config is not None:
         documents[QUANT_CONFIG] = dump_config(quant_config)

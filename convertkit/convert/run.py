@@ -66,7 +66,9 @@ class TensorOut:
         return digest
 
 
-def execute(plan: Plan, facts: Facts, desk: Desk, target: Target, workers: int, done: Mapping[str, str]) -> dict[str, str]:
+def execute(
+    plan: Plan, facts: Facts, desk: Desk, target: Target, workers: int, done: Mapping[str, str]
+) -> dict[str, str]:
     """Make every output tensor; SHA-256 by name. ``done`` are tensors (with digests) that a resumed run has already."""
     starts = {name: start for file in plan.files for name, start in file.header.starts.items()}
     job = Job(plan, facts, desk, target, starts)
@@ -119,7 +121,9 @@ def _run_pack(job: Job, unit: Pack) -> dict[str, str]:
     """Encode each linear of a group under the group's tables."""
     from convertkit.grids.nvfp4.tables import build_encode_tables, swap_sense
 
-    tables = build_encode_tables(unit.arithmetic, unit.dtype, job.facts.group_amax[unit.key], reversible=unit.reversible)
+    tables = build_encode_tables(
+        unit.arithmetic, unit.dtype, job.facts.group_amax[unit.key], reversible=unit.reversible
+    )
     stored_bits = tables.global_bits if tables.sense == unit.spelling.sense else swap_sense(tables.global_bits)[0]
     specs = iter(unit.outputs)
     digests: dict[str, str] = {}

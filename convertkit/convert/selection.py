@@ -12,7 +12,7 @@ from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.fused import Group, fused_groups
 from convertkit.layouts.layout import Layout
-from convertkit.layouts.rules import families, select
+from convertkit.layouts.rules import compile_template, families, select
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def choose(
     Codes: E_POLICY_UNKNOWN, E_PATTERN, E_PATTERN_EMPTY, E_FUSED_SPLIT, E_WIDTH, E_WEIGHT_DTYPE.
     """
     candidates = candidate_linears(source)
+    raise_all(_idle_groups(candidates, fuse))
     default = [module for module in candidates if layout.role_of(f"{module}.weight") in layout.packed_roles]
     if not default and not include:
         raise _no_policy(layout, candidates)
@@ -62,15 +63,26 @@ def choose(
     groups = fused_groups(candidates, layout, fuse)
     chosen = set(picked.modules)
     taken = tuple(members for members in groups.values() if chosen.intersection(members))
-    raise_all([
-        *_split_faults(taken, chosen),
-        *_weight_faults(candidates[module] for members in taken for module in members if module in chosen),
-        *_mixed_faults(taken, candidates),
-    ])  # fmt: skip
+    raise_all(
+        [
+            *_split_faults(taken, chosen),
+            *_weight_faults(candidates[module] for members in taken for module in members if module in chosen),
+            *_mixed_faults(taken, candidates),
+        ]
+    )
     bundles = bundles_of(source, layout, fuse)
     left = tuple(module for module in candidates if module not in chosen)
     weights = {module: candidates[module] for members in taken for module in members}
     return Chosen(taken, weights, bundles, left, {**picked.included, **picked.excluded})
+
+
+def _idle_groups(candidates: Iterable[str], fuse: Sequence[Group]) -> Iterable[Finding]:
+    """Groups of ``user_groups`` (plain and prefixed in turn) of which no member exists."""
+    names = list(candidates)
+    for plain, prefixed in zip(fuse[::2], fuse[1::2], strict=True):
+        members = [compile_template(member) for member in (*plain, *prefixed)]
+        if not any(pattern.match(name) for pattern in members for name in names):
+            yield finding("E_PATTERN_EMPTY", "error", f"the fused group '{','.join(plain)}' matches no linear layer")
 
 
 def _no_policy(layout: Layout, candidates: Mapping[str, TensorRef]) -> Exception:
@@ -79,9 +91,11 @@ def _no_policy(layout: Layout, candidates: Mapping[str, TensorRef]) -> Exception
         return refusal("E_POLICY_UNKNOWN", "the source has no dense linear layer", fix="nothing can be packed here")
     shown_names = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     return refusal(
-        "E_POLICY_UNKNOWN", f"no default choice of linears is known for the layout '{layout.name}'",
-        fix=f"choose with --include among: {shown_names}", data={"candidates": names},
-    )  # fmt: skip
+        "E_POLICY_UNKNOWN",
+        f"no default choice of linears is known for the layout '{layout.name}'",
+        fix=f"choose with --include among: {shown_names}",
+        data={"candidates": names},
+    )
 
 
 def _split_faults(groups: Iterable[tuple[str, ...]], chosen: set[str]) -> Iterable[Finding]:
@@ -89,9 +103,12 @@ def _split_faults(groups: Iterable[tuple[str, ...]], chosen: set[str]) -> Iterab
         outside = [module for module in members if module not in chosen]
         if outside:
             yield finding(
-                "E_FUSED_SPLIT", "error", f"engines fuse {', '.join(members)}; {', '.join(outside)} would stay dense",
-                tensor=f"{outside[0]}.weight", fix="select all parts of the fused layer, or none",
-            )  # fmt: skip
+                "E_FUSED_SPLIT",
+                "error",
+                f"engines fuse {', '.join(members)}; {', '.join(outside)} would stay dense",
+                tensor=f"{outside[0]}.weight",
+                fix="select all parts of the fused layer, or none",
+            )
 
 
 def _weight_faults(refs: Iterable[TensorRef]) -> Iterable[Finding]:
@@ -99,9 +116,13 @@ def _weight_faults(refs: Iterable[TensorRef]) -> Iterable[Finding]:
         rows, width = ref.spec.shape
         if width % GROUP or not rows or not width:
             yield finding(
-                "E_WIDTH", "error", f"shape [{rows}, {width}]: the input width is not a positive multiple of {GROUP}",
-                file=ref.file, tensor=ref.spec.name, fix=f"leave it out: --exclude {ref.spec.name.removesuffix('.weight')}",
-            )  # fmt: skip
+                "E_WIDTH",
+                "error",
+                f"shape [{rows}, {width}]: the input width is not a positive multiple of {GROUP}",
+                file=ref.file,
+                tensor=ref.spec.name,
+                fix=f"leave it out: --exclude {ref.spec.name.removesuffix('.weight')}",
+            )
 
 
 def _mixed_faults(groups: Iterable[tuple[str, ...]], weights: Mapping[str, TensorRef]) -> Iterable[Finding]:
@@ -109,6 +130,9 @@ def _mixed_faults(groups: Iterable[tuple[str, ...]], weights: Mapping[str, Tenso
         dtypes = sorted({weights[module].spec.dtype for module in members})
         if len(dtypes) > 1:
             yield finding(
-                "E_WEIGHT_DTYPE", "error", f"the parts of a fused layer have different dtypes: {', '.join(dtypes)}",
-                tensor=f"{members[0]}.weight", fix="store all parts in one dtype first",
-            )  # fmt: skip
+                "E_WEIGHT_DTYPE",
+                "error",
+                f"the parts of a fused layer have different dtypes: {', '.join(dtypes)}",
+                tensor=f"{members[0]}.weight",
+                fix="store all parts in one dtype first",
+            )

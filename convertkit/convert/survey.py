@@ -110,8 +110,14 @@ def _amax(desk: Desk, task: tuple[str, TensorRef]) -> Glimpse:
         desk.progress.advance(tile.nbytes)
     if largest < INFINITY[ref.spec.dtype]:
         return Glimpse(key, "amax", largest)
-    fault = finding("E_WEIGHT_NONFINITE", "error", "the weight holds NaN or infinity", file=ref.file, tensor=ref.spec.name,
-                    fix="repair the weight, or leave it out with --exclude")  # fmt: skip
+    fault = finding(
+        "E_WEIGHT_NONFINITE",
+        "error",
+        "the weight holds NaN or infinity",
+        file=ref.file,
+        tensor=ref.spec.name,
+        fix="repair the weight, or leave it out with --exclude",
+    )
     return Glimpse(key, "amax", largest, faults=(fault,))
 
 
@@ -169,9 +175,17 @@ def _overflow(desk: Desk, packed: PackedModule, bits: int, dtype: str, highest: 
         count += int(too_large[spread, codes & 15].sum()) + int(too_large[spread, codes >> 4].sum())
     if not count:
         return ()
-    return (finding("E_NONFINITE_OUTPUT", "error", f"{count} elements expand to infinity in {dtype}", file=packed.codes.file,
-                    tensor=f"{packed.module}.weight", fix="the global scale is damaged or inverted; expand to F32 to look",
-                    data={"count": count}),)  # fmt: skip
+    return (
+        finding(
+            "E_NONFINITE_OUTPUT",
+            "error",
+            f"{count} elements expand to infinity in {dtype}",
+            file=packed.codes.file,
+            tensor=f"{packed.module}.weight",
+            fix="the global scale is damaged or inverted; expand to F32 to look",
+            data={"count": count},
+        ),
+    )
 
 
 def _castable(desk: Desk, unit: Cast) -> Glimpse:
@@ -191,6 +205,12 @@ def _castable(desk: Desk, unit: Cast) -> Glimpse:
         desk.progress.advance(tile.nbytes)
     if not count:
         return Glimpse(unit.key, "cast")
-    fault = finding("E_NONFINITE_OUTPUT", "error", f"{count} elements become infinite in {unit.dtype}", file=ref.file,
-                    tensor=ref.spec.name, data={"count": count})  # fmt: skip
+    fault = finding(
+        "E_NONFINITE_OUTPUT",
+        "error",
+        f"{count} elements become infinite in {unit.dtype}",
+        file=ref.file,
+        tensor=ref.spec.name,
+        data={"count": count},
+    )
     return Glimpse(unit.key, "cast", faults=(fault,))

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,10 @@ import numpy.typing as npt
 from convertkit.errors import ConvertError, Finding
 
 TILE_BYTES = 1 << 22
-"""Bytes of a dense tile: large enough for the disk and the hash, small enough for the second-level cache times a few."""
+"""Bytes of a dense tile: enough for the disk and the hash, and a few of them still fit the caches."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Tile = npt.NDArray[np.generic]
 
 
 def row_tiles(rows: int, row_bytes: int, tile_bytes: int = TILE_BYTES) -> Iterator[tuple[int, int]]:
@@ -40,7 +39,7 @@ class Buffers(threading.local):
     def __init__(self) -> None:
         self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
 
-    def take(self, use: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+    def take(self, use: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """A C-contiguous array for ``use``; its content is what the last tile left."""
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         held = self._arrays.get(use)
@@ -49,14 +48,16 @@ class Buffers(threading.local):
         return held[:size].view(dtype).reshape(shape)
 
 
-def bytes_view(array: npt.NDArray[np.generic]) -> memoryview:
+def bytes_view(array: npt.NDArray[Any]) -> memoryview:
     """The bytes of a contiguous array."""
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def worker_count(workers: int) -> int:
     """``workers``, or the CPUs that this process may use if it is 0."""
-    return workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers or os.cpu_count() or 1
+    return (
+        workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers or os.cpu_count() or 1
+    )
 
 
 def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:

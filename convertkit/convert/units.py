@@ -118,7 +118,9 @@ class Expand:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec(f"{self.packed.module}.weight", self.dtype, (self.packed.out_features, self.packed.in_features)),)
+        return (
+            TensorSpec(f"{self.packed.module}.weight", self.dtype, (self.packed.out_features, self.packed.in_features)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,9 @@ class Respell:
         return (*specs, TensorSpec(name, "F32", self.spelling.global_shape))
 
 
-def planes_of(module: str, spelling: Spelling, out_features: int, in_features: int) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+def planes_of(
+    module: str, spelling: Spelling, out_features: int, in_features: int
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
     """Codes, block scales and global scale of one linear of shape [out_features, in_features]."""
     return (
         TensorSpec(f"{module}.{spelling.codes}", "U8", (out_features, in_features // 2)),

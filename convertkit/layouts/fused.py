@@ -28,6 +28,12 @@ def parse_fuse(text: str) -> Group:
     return members
 
 
+def user_groups(texts: Iterable[str]) -> tuple[Group, ...]:
+    """``--fuse`` values as groups, each also under a leading ``model.``, which users may leave out."""
+    plain = [parse_fuse(text) for text in texts]
+    return tuple(variant for group in plain for variant in (group, tuple(f"model.{member}" for member in group)))
+
+
 def fused_group_of(module: str, layout: Layout, extra: Sequence[Group] = ()) -> tuple[str, int] | None:
     """The group of a module as (name of the group's first member, position in the group), or None.
 

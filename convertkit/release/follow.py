@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.containers.reader import Reader
 from convertkit.containers.files import read_into
+from convertkit.containers.reader import Reader
 from convertkit.convert.plan import PlannedFile
 
 CHUNK_BYTES = 1 << 20
@@ -45,7 +45,9 @@ class Background:
     def __enter__(self) -> Background:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._halt.set()
         self._pool.shutdown(wait=True)
 

@@ -129,7 +129,12 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
                 with clock.stage("publish"):
                     published = publish(staging, stop)
     options.progress.done()
-    found = (*plan.findings, *staging.findings, *published.findings, *(item for report in reports for item in report.findings))
+    found = (
+        *plan.findings,
+        *staging.findings,
+        *published.findings,
+        *(item for report in reports for item in report.findings),
+    )
     documents = {report.name: report.document for report in reports}
     return Result(published.out, plan, 1 if rejected else 0, found, documents, listed, carried.carried, clock.seconds)
 
@@ -191,7 +196,9 @@ def _checked(
     with clock.stage("check"):
         staged = open_checkpoint(staging.files)
         with Reader(staged) as output:
-            evidence = verify_output(plan, facts, desk, output, tensors, followed.tensors, worker_count(options.workers))
+            evidence = verify_output(
+                plan, facts, desk, output, tensors, followed.tensors, worker_count(options.workers)
+            )
     broken = [fault for item in evidence for fault in item.faults]
     if broken:
         raise ConvertError(broken)
@@ -204,7 +211,9 @@ def _checked(
 def _source_files(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
     """Weight files and the JSON that decided the output, with sizes and digests."""
     root = plan.source.root
-    rows = [{"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files]
+    rows = [
+        {"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files
+    ]
     for name, used in (("config.json", plan.source.config), ("hf_quant_config.json", plan.source.quant_config)):
         if used:
             data = read_small(root, name)
@@ -234,6 +243,10 @@ def _manifest(case: Case, reports: Sequence[Report], options: Options) -> dict[s
         digests.update((name, hashlib.sha256(data).hexdigest()) for name, data in report.files.items())
     lineage = {
         "source": {"files": [dict(row) for row in case.source_files]},
-        "plan": {"verb": case.plan.verb, "fingerprint": case.plan.fingerprint, "parameters": dict(case.plan.parameters)},
+        "plan": {
+            "verb": case.plan.verb,
+            "fingerprint": case.plan.fingerprint,
+            "parameters": dict(case.plan.parameters),
+        },
     }
     return manifest(case.staged, digests=digests, tensors=case.tensor_sha256, lineage=lineage, workers=options.workers)

@@ -32,16 +32,24 @@ def describe(plan: Plan) -> dict[str, Any]:
         "side_files": list(plan.side_files),
         "left_behind": dict(sorted(plan.source.skipped.items())),
         "drops": [{"tensor": drop.name, "reason": drop.reason} for drop in plan.drops],
-        "shared_scales": [list(unit.modules) for unit in plan.units if isinstance(unit, Pack) and len(unit.modules) > 1],
+        "shared_scales": [
+            list(unit.modules) for unit in plan.units if isinstance(unit, Pack) and len(unit.modules) > 1
+        ],
         "tensors": [
             {
-                "name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), "file": plan.file_of[spec.name],
-                "operation": unit.operation, "promise": unit.promise, "inputs": list(unit.inputs),
+                "name": spec.name,
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "file": plan.file_of[spec.name],
+                "operation": unit.operation,
+                "promise": unit.promise,
+                "inputs": list(unit.inputs),
             }
-            for unit in plan.units for spec in unit.outputs
+            for unit in plan.units
+            for spec in unit.outputs
         ],
         "findings": [item.as_json() for item in plan.findings],
-    }  # fmt: skip
+    }
 
 
 def dry_run(plan: Plan) -> DryRun:

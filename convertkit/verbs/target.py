@@ -30,5 +30,7 @@ def target_layers(folder: str | os.PathLike[str]) -> int:
     """Number of layers of the target. Raises ``E_CONFIG`` if its config does not say."""
     layers = target_config(folder).get("num_hidden_layers")
     if type(layers) is not int or layers < 1:
-        raise refusal("E_CONFIG", "the target's config states no 'num_hidden_layers'", file=CONFIG, key="num_hidden_layers")
+        raise refusal(
+            "E_CONFIG", "the target's config states no 'num_hidden_layers'", file=CONFIG, key="num_hidden_layers"
+        )
     return layers

@@ -118,9 +118,20 @@ def test_types_are_those_of_gguf() -> None:
     }
     assert dict(GGML_TYPES) == {int(kind): kind.name for kind in known}
     assert [kind.name for kind in sorted(GGUFValueType)] == [
-        "UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "FLOAT32", "BOOL", "STRING", "ARRAY", "UINT64", "INT64",
+        "UINT8",
+        "INT8",
+        "UINT16",
+        "INT16",
+        "UINT32",
+        "INT32",
+        "FLOAT32",
+        "BOOL",
+        "STRING",
+        "ARRAY",
+        "UINT64",
+        "INT64",
         "FLOAT64",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_large_vocabulary_opens_quickly(tmp_path: Path) -> None:
@@ -141,8 +152,11 @@ def test_a_large_vocabulary_opens_quickly(tmp_path: Path) -> None:
 def split(folder: Path, count: int = 3, stated: int = 3) -> None:
     for number in range(count):
         keys: dict[str, Value] = dict(METADATA) if number == 0 else {}
-        keys |= {"split.no": Scalar("u16", number), "split.count": Scalar("u16", count),
-                 "split.tensors.count": Scalar("i32", stated)}  # fmt: skip
+        keys |= {
+            "split.no": Scalar("u16", number),
+            "split.count": Scalar("u16", count),
+            "split.tensors.count": Scalar("i32", stated),
+        }
         write(folder / f"m-{number + 1:05}-of-{count:05}.gguf", keys, SPECS[number : number + 1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,12 @@ NUMPY = {"F32": np.float32, "F16": np.float16, "U8": np.uint8, "I64": np.int64, 
         [("only", "F32", (7,))],
     ],
 )
-def test_header_equals_save_file(tmp_path: Path, rows: list[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> None:
-    arrays = {name: np.arange(int(np.prod(shape))).reshape(shape).astype(NUMPY[dtype]) for name, dtype, shape in rows}
+def test_header_equals_save_file(
+    tmp_path: Path, rows: list[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]
+) -> None:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: np.arange(int(np.prod(shape))).reshape(shape).astype(NUMPY[dtype]) for name, dtype, shape in rows
+    }
     save_file(arrays, tmp_path / "theirs.safetensors", metadata=metadata or None)
     theirs = (tmp_path / "theirs.safetensors").read_bytes()
     header = encode_header([TensorSpec(*row) for row in rows], metadata)

@@ -1,0 +1,57 @@
+"""``convertkit convert SRC OUT --to FORMAT``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.runner import Shared, run
+from convertkit.cli.writing import outcome, writing_options
+from convertkit.formats import FORMATS
+
+
+@click.command("convert", epilog="Example: convertkit convert drafter-nvfp4 drafter-ct --to nvfp4-ct")
+@folder_argument("source")
+@folder_argument("out")
+@click.option("--to", "format_name", type=click.Choice(tuple(FORMATS)), required=True, help="See `convertkit formats`.")
+@click.option(
+    "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+)
+@writing_options
+@shared_options
+def command(
+    source: Path,
+    out: Path,
+    format_name: str,
+    target_model: Path | None,
+    dry_run: bool,
+    make_options: Callable[..., Any],
+    sizes: Mapping[str, int],
+    shared: Shared,
+) -> int:
+    """Convert SOURCE to a named format in the new folder OUT.
+
+    Packed weights are re-spelled without decoding where the format is packed, and expanded where it is dense; dense
+    weights are packed by the default policy where the format is packed.
+    """
+    from convertkit.verbs.convert import convert
+
+    return run(
+        shared,
+        lambda progress: outcome(
+            convert(
+                source,
+                out,
+                to=format_name,
+                target_model=target_model,
+                only_plan=dry_run,
+                options=make_options(progress),
+                **sizes,
+            ),
+            "converted",
+        ),
+    )

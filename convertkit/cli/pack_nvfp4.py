@@ -1,0 +1,87 @@
+"""``convertkit pack-nvfp4 SRC OUT``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import exclude_option, folder_argument, include_option, shared_options
+from convertkit.cli.runner import Shared, run
+from convertkit.cli.thresholds import threshold_options
+from convertkit.cli.writing import outcome, writing_options
+
+DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
+SCALES = ("auto", "amax", "amax-llmcompressor")
+
+
+@click.command("pack-nvfp4", epilog="Example: convertkit pack-nvfp4 drafter-bf16 drafter-nvfp4")
+@folder_argument("source")
+@folder_argument("out")
+@click.option(
+    "--dialect", type=click.Choice(DIALECTS), help="Spelling of planes and config; by default that of the kind."
+)
+@click.option(
+    "--scales",
+    type=click.Choice(SCALES),
+    default="auto",
+    show_default=True,
+    help="amax is ModelOpt's arithmetic, amax-llmcompressor that of llm-compressor; auto is amax.",
+)
+@include_option
+@exclude_option
+@click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses: they share one global scale.")
+@click.option("--reversible-scale", is_flag=True, help="Choose global scales whose reciprocal inverts back exactly.")
+@click.option(
+    "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+)
+@threshold_options
+@writing_options
+@shared_options
+def command(
+    source: Path,
+    out: Path,
+    dialect: str | None,
+    scales: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    fuse: tuple[str, ...],
+    reversible_scale: bool,
+    target_model: Path | None,
+    limits: Mapping[str, float | None],
+    dry_run: bool,
+    make_options: Callable[..., Any],
+    sizes: Mapping[str, int],
+    shared: Shared,
+) -> int:
+    """Pack the linear layers of SOURCE to NVFP4 W4A16 in the new folder OUT, with proof.
+
+    A drafter packs its MLP linears, a language model all linears but embeddings, head, routers and the like; choose
+    with --include and --exclude (whole module names; {i} layer, {e} expert, {x} one part, {rest} any parts).
+    Everything else is copied byte for byte.
+    """
+    from convertkit.verbs.pack import pack_nvfp4
+
+    return run(
+        shared,
+        lambda progress: outcome(
+            pack_nvfp4(
+                source,
+                out,
+                dialect=dialect,
+                scales=scales,
+                include=include,
+                exclude=exclude,
+                fuse=fuse,
+                reversible_scale=reversible_scale,
+                target_model=target_model,
+                limits=limits,
+                only_plan=dry_run,
+                options=make_options(progress),
+                **sizes,
+            ),
+            "packed",
+        ),
+    )

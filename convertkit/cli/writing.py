@@ -1,0 +1,151 @@
+"""Options and output that the commands share that write a folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import (
+    dry_run_option,
+    force_option,
+    max_shard_size_option,
+    resume_option,
+    size_option_value,
+    workers_option,
+)
+from convertkit.cli.runner import Outcome
+from convertkit.cli.text import count_text, findings_text, pairs, size_text, table
+from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.progress import Progress
+from convertkit.verbs.line import Options, Result
+from convertkit.verbs.planned import DryRun
+
+TIMINGS = "CONVERTKIT_TIMINGS"
+"""With this in the environment ``--json`` also holds seconds per stage; for benchmarks."""
+
+
+def writing_options(command: Callable[..., int]) -> Callable[..., int]:
+    """``--dry-run``, ``--force``, ``--resume`` and the others, collected into ``make_options`` and ``files``."""
+
+    @dry_run_option
+    @force_option
+    @resume_option
+    @click.option("--no-keep", is_flag=True, help="Remove an unfinished output even if it could be resumed.")
+    @max_shard_size_option
+    @click.option(
+        "--header-slack",
+        "header_slack_bytes",
+        callback=size_option_value,
+        metavar="SIZE",
+        help="Leave spare bytes in the headers so that later renames need not move the weights.",
+    )
+    @click.option(
+        "--report-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Keep the reports here when a check rejects the output.",
+    )
+    @click.option("--publish-anyway", is_flag=True, help="Publish an output that a check rejects; the reports say so.")
+    @workers_option
+    @functools.wraps(command)
+    def wrapped(
+        *,
+        force: bool,
+        resume: bool,
+        no_keep: bool,
+        workers: int,
+        report_dir: Path | None,
+        publish_anyway: bool,
+        max_shard_bytes: int | None,
+        header_slack_bytes: int | None,
+        **rest: Any,
+    ) -> int:
+        def make_options(progress: Progress) -> Options:
+            return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway)
+
+        sizes = {
+            "max_shard_bytes": max_shard_bytes or DEFAULT_SHARD_BYTES,
+            "header_slack_bytes": header_slack_bytes or 0,
+        }
+        return command(make_options=make_options, sizes=sizes, **rest)
+
+    return wrapped
+
+
+def outcome(made: Result | DryRun, what: str) -> Outcome:
+    """Text and JSON of a finished run or of a plan. ``what`` is the verb's own line about the output."""
+    return _planned(made) if isinstance(made, DryRun) else _done(made, what)
+
+
+def _planned(made: DryRun) -> Outcome:
+    document = {"schema": "convertkit.plan/1", **made.document, "dry_run": True}
+    plan = made.plan
+    rows = [(file.name, size_text(file.header.size_bytes), count_text(len(file.header.order))) for file in plan.files]
+    lines = [
+        findings_text(plan.findings),
+        f"plan of {plan.verb}: nothing was written",
+        table(("file", "size", "tensors"), rows, right=(1, 2)),
+        pairs(
+            [
+                *((f"{name}: ", count_text(count, "unit")) for name, count in made.document["units"].items()),
+                ("shared global scales", count_text(len(made.document["shared_scales"]), "group")),
+                ("dropped tensors", count_text(len(plan.drops))),
+                ("also written", ", ".join(sorted(plan.documents)) or "nothing"),
+                ("also copied", ", ".join(plan.side_files) or "nothing"),
+                ("fingerprint", plan.fingerprint),
+            ]
+        ),
+    ]
+    matches = plan.parameters.get("matches")
+    if isinstance(matches, Mapping) and matches:
+        lines.append(
+            "pattern matches:\n" + pairs([(name, count_text(count, "linear")) for name, count in matches.items()])
+        )
+    return Outcome(document, "\n".join(filter(None, lines)))
+
+
+def _done(made: Result, what: str) -> Outcome:
+    plan = made.plan
+    document: dict[str, Any] = {
+        "schema": "convertkit.result/1",
+        "verb": plan.verb,
+        "output": str(made.out),
+        "verdict": "fail" if made.status else "pass",
+        "fingerprint": plan.fingerprint,
+        "files": [{"path": file.name, "size_bytes": file.header.size_bytes} for file in plan.files],
+        "reports": {
+            name: {"verdict": report["verdict"], "summary": report["summary"]} for name, report in made.reports.items()
+        },
+        "manifest": dict(made.manifest),
+        "carried_over": list(made.carried),
+        "findings": [item.as_json() for item in made.findings],
+    }
+    if os.environ.get(TIMINGS):
+        document["timings"] = dict(made.timings)
+    weights = sum(file.header.size_bytes for file in plan.files)
+    lines = [
+        findings_text(item for item in made.findings if item.code != "N_DROPPED"),
+        f"{what}: {made.out}  ({size_text(weights)} of weights, {count_text(len(plan.outputs), 'tensor')})",
+        *(f"  {name}: {report['verdict']}  {_summary(report['summary'])}" for name, report in made.reports.items()),
+    ]
+    matches = plan.parameters.get("matches")
+    if isinstance(matches, Mapping) and matches:
+        lines.extend(f"  pattern {name}: {count_text(count, 'linear')}" for name, count in matches.items())
+    if plan.drops:
+        lines.append(f"  dropped: {count_text(len(plan.drops), 'tensor')}, listed in LOAD_SHAPE_AUDIT.json")
+    if made.carried:
+        lines.append(f"  carried over from the old output: {', '.join(made.carried)}")
+    lines.append(f"  check it: convertkit verify {made.out}")
+    return Outcome(document, "\n".join(filter(None, lines)), made.status)
+
+
+def _summary(summary: Mapping[str, Any]) -> str:
+    """The plain numbers of a report's summary on one line."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in summary.items() if isinstance(value, (int, float, str))
+    )

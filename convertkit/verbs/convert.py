@@ -1,0 +1,57 @@
+"""``convert``: the general verb; a named format decides which planner runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from convertkit.checks.fidelity import DEFAULT_LIMITS
+from convertkit.containers.folder import open_checkpoint
+from convertkit.convert.identify import identify
+from convertkit.convert.place import check_place
+from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Plan
+from convertkit.convert.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
+from convertkit.errors import refusal
+from convertkit.formats import FORMATS
+from convertkit.verbs.line import Options, Reporter, Result, carry_out
+from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.reporting import audit_report, dequant_report, gate_report
+from convertkit.verbs.target import target_layers
+
+
+def convert(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    to: str,
+    target_model: str | os.PathLike[str] | None = None,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    header_slack_bytes: int = 0,
+    only_plan: bool = False,
+    options: Options = Options(),
+) -> Result | DryRun:
+    """Convert ``source`` to the format ``to`` (a row of ``convertkit.formats.FORMATS``) in the new folder ``out``.
+
+    Raises:
+        ConvertError: see ``docs/errors.md``.
+    """
+    row = FORMATS.get(to)
+    if row is None:
+        raise refusal("E_USAGE", f"no format is called '{to}'", fix=f"one of: {', '.join(FORMATS)}")
+    checkpoint = open_checkpoint(source)
+    check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
+    identity = identify(checkpoint)
+    layers = None if target_model is None else target_layers(target_model)
+    files = Files(max_shard_bytes, header_slack_bytes)
+    reporters: list[Reporter] = [audit_report()]
+    plan: Plan
+    if row.grid != "NVFP4":
+        plan = plan_expand(checkpoint, identity, ExpandRequest(row.grid, cast=True, verb="convert"), files)
+        reporters = [dequant_report(None, options.workers), *reporters] if identity.packed else reporters
+    elif identity.packed:
+        plan = plan_respell(checkpoint, identity, row.dialect, layers, files)
+        reporters = [dequant_report(None, options.workers), *reporters]
+    else:
+        plan = plan_pack(checkpoint, identity, PackRequest(row.dialect, target_layers=layers), files)
+        reporters = [gate_report(DEFAULT_LIMITS), *reporters]
+    return dry_run(plan) if only_plan else carry_out(plan, Path(out), reporters, options)

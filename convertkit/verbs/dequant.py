@@ -1,0 +1,53 @@
+"""``dequant``: expand NVFP4 linears to dense weights and report how exact that is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from convertkit.containers.folder import open_checkpoint
+from convertkit.convert.identify import identify
+from convertkit.convert.place import check_place
+from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.convert.planners import ExpandRequest, Files, plan_expand
+from convertkit.errors import refusal
+from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.reporting import audit_report, dequant_report
+
+ARITHMETICS = ("exact", "modelopt", "compressed-tensors")
+DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+
+
+def dequant(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    dtype: str = "bf16",
+    arithmetic: str = "exact",
+    kv_scales: str = "drop",
+    against: str | os.PathLike[str] | None = None,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    header_slack_bytes: int = 0,
+    only_plan: bool = False,
+    options: Options = Options(),
+) -> Result | DryRun:
+    """Expand ``source`` (either dialect) into the new folder ``out``.
+
+    The exact value of an element is code * block scale * global scale (ModelOpt) or code * block scale / global
+    scale (compressed-tensors), rounded once to ``dtype``; ``arithmetic`` repeats a package's own steps instead.
+    ``against`` is an existing dense copy: any differing element makes the verdict fail (status 1).
+
+    Raises:
+        ConvertError: see ``docs/errors.md``.
+    """
+    if dtype not in DTYPES or arithmetic not in ARITHMETICS or kv_scales not in ("drop", "keep"):
+        raise refusal("E_USAGE", f"unknown dtype '{dtype}', arithmetic '{arithmetic}' or kv_scales '{kv_scales}'")
+    checkpoint = open_checkpoint(source)
+    check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
+    request = ExpandRequest(DTYPES[dtype], arithmetic, kv_scales)
+    plan = plan_expand(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
+    if only_plan:
+        return dry_run(plan)
+    reference = None if against is None else open_checkpoint(against)
+    return carry_out(plan, Path(out), [dequant_report(reference, options.workers), audit_report()], options)

@@ -1,0 +1,152 @@
+"""``gate``: a candidate against its reference, tensor by tensor, whatever the dialects of the two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint
+from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, judge, total
+from convertkit.checks.gate import Compared, Weight, compare_checkpoints, missing_findings, weights_of
+from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.reader import Reader
+from convertkit.convert.identify import identify
+from convertkit.convert.stop import stop_on_signals
+from convertkit.convert.survey import Desk
+from convertkit.convert.tiles import Buffers, worker_count
+from convertkit.dialects.planes import PackedModule
+from convertkit.errors import Finding, finding, refusal
+from convertkit.layouts.fused import fused_groups
+from convertkit.progress import SILENT, Progress
+from convertkit.release.digests import sha256_files
+from convertkit.release.reports import envelope, render_report
+from convertkit.release.rows import bytes_row, gate_row, gate_summary
+
+STORED = {None: None, "bf16": "BF16", "f16": "F16", "f32": "F32"}
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The report document, its rows, findings and exit status (0 passed, 1 not)."""
+
+    document: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    findings: tuple[Finding, ...]
+    status: int
+    files: Mapping[str, bytes]
+
+
+def gate(
+    candidate: str | os.PathLike[str],
+    reference: str | os.PathLike[str],
+    *,
+    limits: Mapping[str, float | None] = DEFAULT_LIMITS,
+    stored: str | None = None,
+    report: str | os.PathLike[str] | None = None,
+    workers: int = 0,
+    progress: Progress = SILENT,
+) -> GateResult:
+    """Compare two checkpoints as values and judge the candidate. Nothing is written unless ``report`` names a file.
+
+    ``stored`` (bf16, f16, f32) compares the candidate as an expanded file of that dtype would hold it, instead of
+    its exact values. Metrics are per weight, per fused group and for the whole; tensors that are not floats must be
+    equal byte for byte.
+
+    Raises:
+        ConvertError: broken containers or planes (3), the two do not hold the same weights (E_REFERENCE, 3).
+    """
+    if stored not in STORED:
+        raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
+    theirs, mine = open_checkpoint(reference), open_checkpoint(candidate)
+    left, right = weights_of(theirs), weights_of(mine)
+    missing = list(missing_findings(left, right))
+    pairs = [(left[name], right[name]) for name in right if name in left and left[name].shape == right[name].shape]
+    with stop_on_signals() as stop, Reader(theirs) as one, Reader(mine) as two:
+        desks = Desk(one, stop, progress, Buffers()), Desk(two, stop, progress, Buffers())
+        found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored])
+        one.assert_unchanged()
+        two.assert_unchanged()
+    rows, whole = _rows(mine, right, found)
+    findings = [*missing, *judge([row for row in rows if "metrics" in row], limits), *_bytes_findings(found)]
+    document = envelope(
+        "fidelity-gate",
+        source=_files(theirs, workers),
+        output=_files(mine, workers),
+        verb="gate",
+        fingerprint=None,
+        parameters={"limits": dict(limits), "stored": stored},
+        summary=gate_summary(rows, whole, limits, STORED[stored]),
+        findings=findings,
+    )
+    name = "FIDELITY_GATE.json" if report is None else Path(report).name
+    rendered = render_report(name, document, rows)
+    if report is not None:
+        _write(Path(report).parent, rendered.files)
+    status = 1 if any(item.severity == "error" for item in findings) else 0
+    return GateResult(rendered.document, rows, tuple(findings), status, rendered.files)
+
+
+def _rows(
+    mine: Checkpoint, weights: Mapping[str, Weight], found: Sequence[Compared]
+) -> tuple[list[dict[str, Any]], Tally]:
+    """Rows of weights in file order, of fused groups of packed linears, and of the whole."""
+    layout = identify(mine).layout
+    packed = {item.name.removesuffix(".weight"): item for item in found if item.packed and item.tally is not None}
+    group_of = {
+        member: (lead, members)
+        for lead, members in fused_groups(packed, layout).items()
+        if len(members) > 1
+        for member in members
+    }
+    rows: list[dict[str, Any]] = []
+    for item in found:
+        if item.tally is None:
+            rows.append(bytes_row(item.name, bool(item.equal_bytes)))
+            continue
+        place = group_of.get(item.name.removesuffix(".weight"))
+        stored = weights[item.name].stored
+        sense = stored.spelling.sense if isinstance(stored, PackedModule) else None
+        rows.append(
+            gate_row(
+                item.name,
+                item.tally,
+                group=place[0] if place else None,
+                packed=item.packed,
+                global_bits=item.global_bits,
+                sense=sense,
+            )
+        )
+    for lead, members in dict(group_of.values()).items():
+        tally = total(packed[module].tally or Tally() for module in members)
+        rows.append(gate_row(lead, tally, scope="group", members=[f"{module}.weight" for module in members]))
+    whole = total(item.tally for item in found if item.tally is not None)
+    rows.append(gate_row("whole", whole, scope="whole"))
+    return rows, whole
+
+
+def _bytes_findings(found: Sequence[Compared]) -> list[Finding]:
+    return [
+        finding("E_GATE", "error", "the bytes differ from the reference", tensor=item.name)
+        for item in found
+        if item.equal_bytes is False
+    ]
+
+
+def _files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
+    """Weight files and config of one side with their digests."""
+    names = [file.name for file in checkpoint.files]
+    if checkpoint.config:
+        names.append("config.json")
+    digests = sha256_files(checkpoint.root, names, workers)
+    return [{"path": name, "size_bytes": digests[name].size_bytes, "sha256": digests[name].sha256} for name in names]
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        try:
+            (folder / name).write_bytes(data)
+        except OSError as error:
+            raise refusal("E_WRITE", f"cannot write the report: {error.strerror}", file=name) from None

@@ -1,0 +1,69 @@
+"""``pack-nvfp4``: quantize dense linears of a checkpoint to NVFP4 W4A16."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from convertkit.checks.fidelity import DEFAULT_LIMITS
+from convertkit.containers.folder import open_checkpoint
+from convertkit.convert.identify import identify
+from convertkit.convert.place import check_place
+from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.convert.planners import SCALES, Files, PackRequest, plan_pack
+from convertkit.dialects.writing import DIALECTS
+from convertkit.errors import refusal
+from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.reporting import audit_report, gate_report
+from convertkit.verbs.target import target_layers
+
+
+def pack_nvfp4(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    dialect: str | None = None,
+    scales: str = "auto",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    fuse: Sequence[str] = (),
+    reversible_scale: bool = False,
+    target_model: str | os.PathLike[str] | None = None,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    header_slack_bytes: int = 0,
+    limits: Mapping[str, float | None] = DEFAULT_LIMITS,
+    only_plan: bool = False,
+    options: Options = Options(),
+) -> Result | DryRun:
+    """Pack ``source`` into the new folder ``out``: weights, config, side files, reports, manifest.
+
+    Weights of shape [out, in] with in % 16 == 0 become codes [out, in/2] U8, block scales [out, in/16] E4M3 and one
+    FP32 global scale, shared by fused groups. Without ``include`` the layout's policy chooses (a drafter: its MLP
+    linears). ``only_plan`` writes nothing and returns the plan.
+
+    Args:
+        dialect: ``modelopt-mixed``, ``modelopt`` or ``compressed-tensors``; None for the layout's default.
+        scales: ``auto``, ``amax`` (ModelOpt's arithmetic) or ``amax-llmcompressor``.
+        fuse: more fused groups, each ``a.{i}.to_q,a.{i}.to_k``.
+        reversible_scale: choose global scales whose reciprocal inverts back, so that re-spelling is exact.
+        target_model: folder of the target; only EAGLE-3 drafters in ModelOpt spelling need it.
+
+    Raises:
+        ConvertError: see ``docs/errors.md``; nothing is written unless the whole output is.
+    """
+    if scales not in SCALES or dialect not in (None, *DIALECTS):
+        raise refusal(
+            "E_USAGE",
+            f"unknown scales '{scales}' or dialect '{dialect}'",
+            fix=f"scales: {', '.join(SCALES)}; dialects: {', '.join(DIALECTS)}",
+        )
+    checkpoint = open_checkpoint(source)
+    check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
+    layers = None if target_model is None else target_layers(target_model)
+    request = PackRequest(dialect, scales, tuple(include), tuple(exclude), tuple(fuse), reversible_scale, layers)
+    plan = plan_pack(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
+    if only_plan:
+        return dry_run(plan)
+    return carry_out(plan, Path(out), [gate_report(limits), audit_report()], options)

@@ -1,0 +1,236 @@
+"""The reports of a run, made from the evidence of its checks: gate, expansion, audit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint
+from convertkit.checks.audit import audit_written
+from convertkit.checks.fidelity import Tally, judge, total
+from convertkit.checks.gate import compare_checkpoints, weights_of
+from convertkit.checks.verify import Evidence, ExpandedEvidence, PackedEvidence, RespelledEvidence
+from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.reader import Reader
+from convertkit.convert.plan import Plan
+from convertkit.convert.stop import Stop
+from convertkit.convert.survey import Desk
+from convertkit.convert.tiles import Buffers, worker_count
+from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell
+from convertkit.errors import Finding, finding
+from convertkit.layouts.fused import user_groups
+from convertkit.progress import SILENT
+from convertkit.release.reports import envelope, render_report
+from convertkit.release.rows import (
+    dequant_row,
+    dequant_summary,
+    gate_row,
+    gate_summary,
+    planes,
+    respelled_row,
+    tensor_row,
+)
+from convertkit.verbs.line import Case, Report, Reporter
+
+GATE, EXPANSION, AUDIT = "FIDELITY_GATE.json", "DEQUANT_REPORT.json", "LOAD_SHAPE_AUDIT.json"
+
+
+def _report(
+    name: str,
+    kind: str,
+    case: Case,
+    rows: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    found: Sequence[Finding],
+) -> Report:
+    plan = case.plan
+    document = envelope(
+        kind,
+        source=case.source_files,
+        output=_outputs(case),
+        verb=plan.verb,
+        fingerprint=plan.fingerprint,
+        parameters=plan.parameters,
+        summary=summary,
+        findings=found,
+    )
+    rendered = render_report(name, document, rows)
+    return Report(name, rendered.files, rendered.document, tuple(found))
+
+
+def _outputs(case: Case) -> list[dict[str, Any]]:
+    """Weights and documents of the output with sizes and digests."""
+    files = [
+        {"path": file.name, "size_bytes": file.header.size_bytes, "sha256": case.file_sha256[file.name]}
+        for file in case.plan.files
+    ]
+    files.extend(
+        {"path": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in case.plan.documents.items()
+    )
+    return files
+
+
+def gate_report(limits: Mapping[str, float | None]) -> Reporter:
+    """FIDELITY_GATE.json of a pack: every linear, every fused group and the whole against the source."""
+
+    def report(case: Case) -> Report:
+        rows: list[dict[str, Any]] = []
+        tallies: list[Tally] = []
+        for item in case.evidence:
+            if isinstance(item.unit, Pack):
+                rows.extend(_group_rows(item.unit, item.details))
+                tallies.extend(detail.tally.fidelity for detail in item.details if isinstance(detail, PackedEvidence))
+        whole = total(tallies)
+        rows.append(gate_row("whole", whole, scope="whole"))
+        return _report(GATE, "fidelity-gate", case, rows, gate_summary(rows, whole, limits), judge(rows, limits))
+
+    return report
+
+
+def _group_rows(unit: Pack, details: Iterable[Any]) -> list[dict[str, Any]]:
+    packed = [detail for detail in details if isinstance(detail, PackedEvidence)]
+    group = unit.modules[0] if len(packed) > 1 else None
+    rows = [
+        gate_row(
+            f"{item.module}.weight",
+            item.tally.fidelity,
+            group=group,
+            packed=True,
+            global_bits=item.global_bits,
+            sense=unit.spelling.sense,
+        )
+        for item in packed
+    ]
+    if group is not None:
+        whole = total(item.tally.fidelity for item in packed)
+        rows.append(gate_row(group, whole, scope="group", members=[f"{item.module}.weight" for item in packed]))
+    return rows
+
+
+def dequant_report(reference: Checkpoint | None = None, workers: int = 0) -> Reporter:
+    """DEQUANT_REPORT.json: how exact every expanded or re-spelled weight is; ``reference`` is compared with it."""
+
+    def report(case: Case) -> Report:
+        differing = {} if reference is None else _differing(reference, case, workers)
+        rows = [row for item in case.evidence for row in _expansion_rows(case, item, differing, reference is not None)]
+        found = [] if reference is None else _against_findings(case.plan, differing)
+        found.extend(_scale_notes(case.evidence))
+        return _report(EXPANSION, "dequant-report", case, rows, dequant_summary(rows), found)
+
+    return report
+
+
+def _expansion_rows(
+    case: Case, item: Evidence, differing: Mapping[str, int | None], compared: bool
+) -> Iterable[dict[str, Any]]:
+    unit = item.unit
+    for detail in item.details:
+        if isinstance(unit, Expand) and isinstance(detail, ExpandedEvidence):
+            spec, packed = unit.outputs[0], unit.packed
+            yield dequant_row(
+                spec,
+                case.tensor_sha256[spec.name],
+                detail.tally,
+                dialect=packed.spelling.dialect,
+                sources=planes([ref.spec.name for ref in packed.refs], {}),
+                global_bits=case.facts.global_bits[packed.module],
+                sense=packed.spelling.sense,
+                arithmetic=unit.arithmetic,
+                against=differing.get(spec.name),
+                has_reference=compared,
+            )
+        if isinstance(unit, Respell) and isinstance(detail, RespelledEvidence):
+            yield _respelled(case, unit, detail)
+    if isinstance(unit, (Copy, Cast)):
+        spec = unit.outputs[0]
+        row = tensor_row(spec, unit.promise, case.tensor_sha256[spec.name])
+        yield row | ({"against": {"differing": differing.get(spec.name)}} if compared else {})
+
+
+def _respelled(case: Case, unit: Respell, detail: RespelledEvidence) -> dict[str, Any]:
+    packed, spec = unit.packed, unit.outputs[0]
+    same_sense = packed.spelling.sense == unit.spelling.sense
+    return respelled_row(
+        spec,
+        case.tensor_sha256[spec.name],
+        dialect=packed.spelling.dialect,
+        sources=planes([ref.spec.name for ref in packed.refs], {}),
+        before=(detail.before_bits, packed.spelling.sense),
+        after=(detail.after_bits, unit.spelling.sense),
+        reversible=same_sense or _inverts_back(detail),
+        changed_values=detail.changed_values,
+    )
+
+
+def _inverts_back(detail: RespelledEvidence) -> bool:
+    """Whether the reciprocal of the written scale is the stored scale of the source."""
+    from convertkit.checks.reference import bits_of, float_of
+
+    return bits_of(1 / float_of(detail.after_bits)) == detail.before_bits
+
+
+def _scale_notes(evidence: Iterable[Evidence]) -> Iterable[Finding]:
+    """One finding for all re-spelled linears whose global scale does not invert back."""
+    details = [detail for item in evidence for detail in item.details if isinstance(detail, RespelledEvidence)]
+    inverted = [detail for detail in details if detail.before_bits != detail.after_bits]
+    lossy = [detail.module for detail in inverted if not _inverts_back(detail)]
+    changed = {detail.module: detail.changed_values for detail in inverted if detail.changed_values}
+    if lossy or changed:
+        yield finding(
+            "W_RECIPROCAL",
+            "warning",
+            f"of {len(inverted)} inverted global scales {len(lossy)} do not invert back (their stored bits are lost); "
+            f"{sum(changed.values())} BF16 values differ when expanded exactly",
+            tensor=(*lossy, *changed)[0],
+            fix="stored bits are kept if the pack is made with --reversible-scale",
+            data={"lossy": lossy[:50], "changed_values": dict(list(changed.items())[:50])},
+        )
+
+
+def _differing(reference: Checkpoint, case: Case, workers: int) -> dict[str, int | None]:
+    """Differing elements of every written tensor against the reference; None where that has no tensor of its shape."""
+    staged = open_checkpoint(case.staged)
+    mine, yours = weights_of(reference), weights_of(staged)
+    names = [name for name in yours if name in mine and mine[name].shape == yours[name].shape]
+    differing: dict[str, int | None] = dict.fromkeys(yours)
+    with Reader(reference) as one, Reader(staged) as two:
+        desks = Desk(one, Stop(), SILENT, Buffers()), Desk(two, Stop(), SILENT, Buffers())
+        pairs = [(mine[name], yours[name]) for name in names]
+        for name, found in zip(names, compare_checkpoints(desks, pairs, worker_count(workers)), strict=True):
+            if found.tally is None:
+                differing[name] = 0 if found.equal_bytes else yours[name].elements
+            else:
+                bits = found.tally.bit_differences
+                differing[name] = found.tally.changed if bits is None else bits
+    return differing
+
+
+def _against_findings(plan: Plan, differing: Mapping[str, int | None]) -> list[Finding]:
+    found = [
+        finding(
+            "E_AGAINST", "error", f"{count} elements differ from the reference", tensor=name, data={"differing": count}
+        )
+        for name, count in differing.items()
+        if count
+    ]
+    missing = [name for name, count in differing.items() if count is None]
+    found.extend(
+        finding("E_REFERENCE", "error", "the reference does not hold it in this shape", tensor=name) for name in missing
+    )
+    return found
+
+
+def audit_report() -> Reporter:
+    """LOAD_SHAPE_AUDIT.json of what was staged, with the tensors that the plan drops."""
+
+    def report(case: Case) -> Report:
+        staged = open_checkpoint(case.staged)
+        fuse = user_groups(case.plan.parameters.get("fuse") or ())
+        audit = audit_written(staged, case.plan.outputs.values(), fuse=fuse)
+        dropped = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in case.plan.drops]
+        summary = {**audit.summary, "dropped": len(dropped)}
+        return _report(AUDIT, "load-shape-audit", case, audit.rows, summary, [*audit.findings, *dropped])
+
+    return report

@@ -1,4 +1,4 @@
-"""Compiled kernels of the checker. Their plain NumPy twins in ``plain.py`` give the same bits, sums included.
+"""Compiled kernels of the checker. Plain NumPy twins in the tests give the same bits, sums included.
 
 Each pass is a simple loop over a chunk that stays in the first cache, so any compiler and any vector width does
 the same IEEE operations in the same order: no fast-math, no fused multiply-add, no reduction of floats except the

@@ -13,7 +13,7 @@ from convertkit.cli.runner import Outcome, Shared, findings_of, run
 from convertkit.cli.signals import Interrupted, raised_signals
 from convertkit.errors import ConvertError, finding, refusal
 from convertkit.progress import Progress
-from convertkit.release.reports import load_schema
+from convertkit.release.schemas import load_schema
 
 
 def raising(error: BaseException) -> Callable[[Progress], Outcome]:

@@ -1,3 +1,49 @@
-"""Checkpoint conversion and quantization for LLMs and speculative-decoding drafters."""
+"""Checkpoint conversion and quantization for LLMs and speculative-decoding drafters.
+
+The Python API is the verbs: ``convertkit.pack_nvfp4``, ``dequant``, ``convert``, ``gate``, ``audit``, ``inspect``,
+``manifest``, ``verify``. Each is imported when it is first used, so importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from convertkit.errors import ConvertError as ConvertError
+    from convertkit.verbs.audit import audit as audit
+    from convertkit.verbs.convert import convert as convert
+    from convertkit.verbs.dequant import dequant as dequant
+    from convertkit.verbs.gate import gate as gate
+    from convertkit.verbs.inspect import inspect as inspect
+    from convertkit.verbs.line import Options as Options
+    from convertkit.verbs.manifest import manifest as manifest
+    from convertkit.verbs.pack import pack_nvfp4 as pack_nvfp4
+    from convertkit.verbs.verify import verify as verify
+
+_HOMES = {
+    "ConvertError": "convertkit.errors",
+    "Options": "convertkit.verbs.line",
+    "audit": "convertkit.verbs.audit",
+    "convert": "convertkit.verbs.convert",
+    "dequant": "convertkit.verbs.dequant",
+    "gate": "convertkit.verbs.gate",
+    "inspect": "convertkit.verbs.inspect",
+    "manifest": "convertkit.verbs.manifest",
+    "pack_nvfp4": "convertkit.verbs.pack",
+    "verify": "convertkit.verbs.verify",
+}
+
+__all__ = ["ConvertError", "Options", "__version__", *sorted(name for name in _HOMES if name.islower())]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'convertkit' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

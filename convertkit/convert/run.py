@@ -155,10 +155,13 @@ def _encode_rows(job: Job, ref: TensorRef, tables: Any, codes: TensorOut, scales
 
 
 def _run_expand(job: Job, unit: Expand) -> dict[str, str]:
-    from convertkit.grids.nvfp4.decode import decode_table, decode_tile
+    from convertkit.grids.nvfp4.decode import decode_table, decode_tile, paired
 
     desk, packed = job.desk, unit.packed
-    table = decode_table(job.facts.global_bits[packed.module], packed.spelling.sense, unit.dtype, unit.arithmetic)
+    bits = job.facts.global_bits[packed.module]
+    table = decode_table(bits, packed.spelling.sense, unit.dtype, unit.arithmetic)
+    if table.itemsize == 2:
+        table = paired(table)
     out = TensorOut(job, unit.outputs[0])
     half, blocks = packed.in_features // 2, packed.in_features // GROUP
     for first, last in row_tiles(packed.out_features, packed.in_features * DTYPES[unit.dtype].bits // 8):

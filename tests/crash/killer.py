@@ -69,7 +69,7 @@ def prepare(folder: Path, convert_to: Convert) -> Field:
     began = time.monotonic()
     convert_to(outs[1], tap, False, False)
     seconds = time.monotonic() - began
-    assert differing(contents(outs[0]), contents(outs[1])) == []
+    assert_same(contents(outs[0]), contents(outs[1]))
     assert_sums_hold(outs[0])
     return Field(folder, convert_to, contents(outs[0]), len(tap.names), seconds)
 
@@ -117,14 +117,15 @@ def go_on(place: Field, staged: bool) -> None:
     force = out.exists()
     place.convert(out, Tap(), force, staged)
     place.counts["resumed"] += staged
-    assert differing(contents(out), place.expected) == []
+    assert_same(contents(out), place.expected)
     assert set(os.listdir(place.folder)) == {"in", "out", "undisturbed-1", "undisturbed-2"}
     remove(out)
 
 
-def differing(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
-    """Names of files that only one has, or whose bytes differ."""
-    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+def assert_same(one: dict[str, bytes], other: dict[str, bytes]) -> None:
+    """Or name the files that only one has, or whose bytes differ."""
+    differing = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    assert not differing, differing
 
 
 def remove(folder: Path) -> None:

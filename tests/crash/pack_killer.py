@@ -22,7 +22,7 @@ from convertkit.convert.syscalls import Syscalls
 from convertkit.verbs import line
 from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4
-from tests.crash.killer import Field, check_after_kill, differing, go_on, kill_many, prepare
+from tests.crash.killer import Field, assert_same, check_after_kill, go_on, kill_many, prepare
 from tests.crash.pipeline import contents, snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def kill_commands(place: Field, old: Path, kills: int, seed: int) -> None:
     began = time.monotonic()
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     seconds = time.monotonic() - began
-    assert differing(contents(place.folder / "out"), place.expected) == []  # the command and the verb agree
+    assert_same(contents(place.folder / "out"), place.expected)  # the command and the verb agree
     shutil.rmtree(place.folder / "out")
     turn = 0
     while place.counts["commands killed"] < kills:

@@ -73,6 +73,12 @@ LINES: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "written": _written,
     "expanded": _expanded,
     "gated": _gated,
+    "audited": lambda facts: iter(
+        [
+            f"{count_text(facts['tensors'], 'tensor')}, {count_text(facts['errors'], 'error')}, "
+            f"{count_text(facts['warnings'], 'warning')}"
+        ]
+    ),
     "verified": lambda facts: iter(
         [f"{count_text(facts['files_ok'], 'file')} ({size_text(facts['size_bytes'])}) agree"]
     ),

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,8 +22,10 @@ from convertkit.cli.runner import Outcome
 from convertkit.cli.text import count_text, findings_text, pairs, size_text, table
 from convertkit.convert.plan import DEFAULT_SHARD_BYTES
 from convertkit.progress import Progress
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.planned import DryRun
+
+if TYPE_CHECKING:
+    from convertkit.verbs.line import Options, Result  # at run time it brings the compiled kernels
 
 TIMINGS = "CONVERTKIT_TIMINGS"
 """With this in the environment ``--json`` also holds seconds per stage; for benchmarks."""
@@ -66,6 +68,8 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         **rest: Any,
     ) -> int:
         def make_options(progress: Progress) -> Options:
+            from convertkit.verbs.line import Options
+
             return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway)
 
         sizes = {

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from convertkit.demo.generate import generate
 from convertkit.errors import refusal
 from convertkit.progress import SILENT, Progress
+from convertkit.verbs.audit import audit
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
 from convertkit.verbs.inspect import inspect
@@ -39,7 +40,7 @@ PAGE_TEXT = f"""{FIRST_LINE}
 class Step:
     """One step: its kind, what was done, the folder to look at, what came out as JSON values, its exit status."""
 
-    kind: Literal["generated", "written", "expanded", "gated", "verified"]
+    kind: Literal["generated", "written", "expanded", "gated", "audited", "verified"]
     title: str
     folder: Path
     facts: dict[str, Any]
@@ -91,6 +92,8 @@ def _steps(folder: Path, scale: str, workers: int, progress: Progress) -> Iterat
     yield _gated("gate: pack against source", packed, source, None, workers)
     yield _gated("gate: pack against expansion", packed, expanded, "bf16", workers)
     for written in (packed, expanded):
+        audited = audit(written, scan=True, workers=workers)
+        yield Step("audited", "audited", written, dict(audited.document["summary"]), audited.status)
         found = verify(written, workers=workers)
         yield Step("verified", "verified", written, dict(found.summary), found.status)
 

@@ -25,7 +25,8 @@ from convertkit.cli.runner import Outcome, run
 def command(shared):
     def work(progress):
         print("ready", file=sys.stderr, flush=True)
-        time.sleep(60)
+        for _ in range(600):  # short naps: a signal just before a long one would be seen only after it
+            time.sleep(0.1)
         return Outcome({}, "")
     return run(shared, work)
 """

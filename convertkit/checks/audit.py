@@ -126,7 +126,7 @@ def _value(bits: int) -> str:
 def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]]:
     """Packed linears by family, then all other tensors by family; one row per family, shape and dtype."""
     packed = identity.packed
-    coverage = None if identity.scheme is None or identity.scheme.foreign else coverage_of(identity.scheme)
+    coverage = None if identity.scheme is None else coverage_of(identity.scheme)
     rename = runtime_names(identity.scheme, identity.layout) if identity.scheme is not None else str
     taken = {ref.spec.name for module in packed.values() for ref in module.refs}
     roles = roles_of([*(f"{module}.weight" for module in packed), *checkpoint.tensors], identity.layout)

@@ -144,7 +144,9 @@ def coherence_findings(
     ]
     if unused and coverage.sure:
         findings.append(_unused(unused, scheme))
-    return (*findings, *_substring_findings(scheme, packed, severity))
+    left_out = set(uncovered)
+    covered = [module for module in packed if module not in left_out]
+    return (*findings, *_substring_findings(scheme, covered, severity))
 
 
 def runtime_names(scheme: Scheme, layout: Layout) -> Callable[[str], str]:

@@ -168,7 +168,7 @@ def _drafter(name: str, rules: tuple[Rule, ...], marks: tuple[str, ...], **row: 
 
 _DFLASH2 = (*BACKBONE, *CONVOLUTIONS, *SELECTOR, *TARGET_COPIES)
 _CORE = ("fc", "hidden_norm", "layers.{i}.self_attn.q_proj")
-_CONV = (*_CORE, "layers.{i}.attention_conv", "candidate_selector")
+_CONV = (*_CORE, "candidate_selector.hidden_projection")
 _DSPARK = (*_CORE, "markov_head.markov_w1")
 _EAGLE = ("fc", "layers.{i}.hidden_norm")
 

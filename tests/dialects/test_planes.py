@@ -22,8 +22,8 @@ def test_packed_linears_are_found_with_their_logical_shape(
     leaf = "weight_global_scale" if dialect == CT else "weight_scale_2"
     extra = "input_global_scale" if dialect == CT else "input_scale"
     specs = [
-        *planes("a.up_proj", dialect, 8, 48, **{leaf: ("F32", shape)}),
-        *planes("a.down_proj", dialect, **{extra: ("F32", shape)}),
+        *planes("a.up_proj", dialect, 8, 48, over={leaf: ("F32", shape)}),
+        *planes("a.down_proj", dialect, over={extra: ("F32", shape)}),
         spec("a.norm.weight", "BF16", 8),
         spec("a.attn.k_scale", "F32", 1),
     ]
@@ -60,7 +60,7 @@ def test_packed_linears_are_found_with_their_logical_shape(
     ],
 )
 def test_each_fault_of_a_plane(tmp_path: Path, over: dict[str, Any], code: str, tensor: str) -> None:
-    found = find_packed(checkpoint(tmp_path, planes("p", CT, **over)))
+    found = find_packed(checkpoint(tmp_path, planes("p", CT, over=over)))
     assert [(item.code, item.where.tensor, item.where.file) for item in found.findings] == [
         (code, tensor, "model.safetensors")
     ]
@@ -85,8 +85,8 @@ def test_what_is_not_whole_or_not_nvfp4(tmp_path: Path, specs: list[TensorSpec],
 
 def test_all_faults_are_gathered(tmp_path: Path) -> None:
     specs = [
-        *planes("mlp.up_proj", CT, weight_packed=("F32", (32, 16))),
-        *planes("b", weight_scale=None),
+        *planes("mlp.up_proj", CT, over={"weight_packed": ("F32", (32, 16))}),
+        *planes("b", over={"weight_scale": None}),
         *planes("c", CT),
     ]
     found = find_packed(checkpoint(tmp_path, specs))

@@ -185,7 +185,7 @@ def test_nothing_stated_is_nothing_found() -> None:
 
 
 def test_stripping_leaves_no_block_at_any_depth() -> None:
-    config = {
+    config: dict[str, Any] = {
         "a": 1,
         "quantization_config": CT,
         "compression_config": CT,

@@ -34,14 +34,23 @@ def spec(name: str, dtype: str, *shape: int) -> TensorSpec:
     return TensorSpec(name, dtype, shape)
 
 
-def planes(module: str, dialect: str = "modelopt", rows: int = 32, columns: int = 32, **over: Any) -> list[TensorSpec]:
+Plane = tuple[str, tuple[int, ...]]
+
+
+def planes(
+    module: str,
+    dialect: str = "modelopt",
+    rows: int = 32,
+    columns: int = 32,
+    over: Mapping[str, Plane | None] | None = None,
+) -> list[TensorSpec]:
     """The planes of one packed linear; ``over`` replaces a plane by (dtype, shape), or drops it with None."""
     spelling = spelling_of(dialect)
-    whole: dict[str, tuple[str, tuple[int, ...]] | None] = {
+    whole: dict[str, Plane | None] = {
         spelling.codes: ("U8", (rows, columns // 2)),
         spelling.block_scale: ("F8_E4M3", (rows, columns // 16)),
         spelling.global_scale: ("F32", spelling.global_shape),
-        **over,
+        **(over or {}),
     }
     return [TensorSpec(f"{module}.{leaf}", *row) for leaf, row in whole.items() if row is not None]
 

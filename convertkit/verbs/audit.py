@@ -1,0 +1,92 @@
+"""``audit``: names, shapes, dtypes, planes, config and fused scales of a checkpoint, against each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint
+from convertkit.checks.audit import Audit, audit_written
+from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
+from convertkit.errors import Finding, refusal, shown
+from convertkit.layouts.fused import user_groups
+from convertkit.progress import SILENT, Progress
+from convertkit.release.digests import sha256_files
+from convertkit.release.reports import envelope, render_report, settled
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """``document`` is the report, or without ``report`` the same without the digests of files; ``status`` is 0 if
+    there is no error, else 1."""
+
+    document: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    status: int
+
+
+def audit(
+    path: str | os.PathLike[str],
+    *,
+    fuse: Sequence[str] = (),
+    scan: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    workers: int = 0,
+    progress: Progress = SILENT,
+) -> AuditResult:
+    """Audit a folder or a safetensors file. Nothing is written unless ``report`` names a file, ending in .json.
+
+    Headers, config and global scales are read; with ``scan`` all values, with ``report`` all bytes, for the digests.
+    ``fuse`` adds fused groups, each ``a.{i}.to_q,a.{i}.to_k``.
+
+    Raises:
+        ConvertError: a broken container (3), a report that cannot be written (4).
+    """
+    if report is not None and Path(report).suffix != ".json":
+        raise refusal("E_USAGE", "the report's name must end in .json")
+    checkpoint = open_checkpoint(path)
+    found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan)
+    status = 1 if found.errors else 0
+    if report is None:
+        return AuditResult(_document(found), found.findings, status)
+    document = envelope(
+        "load-shape-audit",
+        source=(),
+        output=_files(checkpoint, workers, progress),
+        verb="audit",
+        fingerprint=None,
+        parameters={"fuse": list(fuse), "scan": scan},
+        summary=found.summary,
+        findings=found.findings,
+    )
+    place = Path(report)
+    rendered = render_report(place.name, document, found.rows)
+    for name, data in rendered.files.items():
+        try:
+            (place.parent / name).write_bytes(data)
+        except OSError as error:
+            raise refusal("E_WRITE", f"cannot write the report: {error.strerror}", file=shown(name)) from None
+    return AuditResult(rendered.document, found.findings, status)
+
+
+def _document(found: Audit) -> dict[str, Any]:
+    return {
+        "verdict": "fail" if found.errors else "pass",
+        "summary": dict(found.summary),
+        "rows": [settled(row) for row in found.rows],
+        "findings": [item.as_json() for item in found.findings],
+    }
+
+
+def _files(checkpoint: Checkpoint, workers: int, progress: Progress) -> list[dict[str, Any]]:
+    """Weight files and config with their digests."""
+    names = [file.name for file in checkpoint.files]
+    if not checkpoint.is_file:
+        names += [name for name in (CONFIG, QUANT_CONFIG) if (checkpoint.root / name).exists()]
+    return [
+        {"path": name, "size_bytes": digest.size_bytes, "sha256": digest.sha256}
+        for name, digest in sha256_files(checkpoint.root, names, workers, progress).items()
+    ]

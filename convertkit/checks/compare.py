@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from convertkit.checks import kernels
 from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
-from convertkit.checks.kernels_dense import measure_dense, measure_values
+from convertkit.checks.kernels_dense import count_value_blocks, measure_dense, measure_values
 from convertkit.checks.pack import measure_tile
 from convertkit.checks.reference import FORMATS, narrowed, plane_tables, widened
 from convertkit.checks.tiles import LANES
+
+PIECE = 32 * kernels.CHUNK
+"""Elements decoded at a time where no fused kernel exists; a multiple of the chunk, so sums do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,31 +77,47 @@ def _compare_dense(reference: Dense, candidate: Dense) -> Tally:
     return tally_of(left.size, lanes, counts, None, differences)
 
 
-def values_of(side: Side, stored: str | None = None) -> NDArray[np.float64]:
-    """Flat float64 values of a tile; every one of them is exact except quotients c*s/G, rounded to 53 bits."""
+def values_of(side: Side, first: int, count: int, stored: str | None = None) -> NDArray[np.float64]:
+    """``count`` float64 values from flat position ``first`` (multiples of 16).
+
+    All are exact, except quotients c*s/G, which are rounded to 53 bits.
+    """
     if isinstance(side, Dense):
-        return widened(flat(side.bits, FORMATS[side.dtype].storage), side.dtype).astype(np.float64)
+        bits = flat(side.bits, FORMATS[side.dtype].storage)[first : first + count]
+        return widened(bits, side.dtype).astype(np.float64)
     codes, scales = flat(side.codes, "u1"), flat(side.scales, "u1")
-    _same_size(2 * codes.size, 16 * scales.size)
-    values = np.empty(2 * codes.size, np.float64)
-    kernels.decode(codes, scales, plane_tables(side.global_bits, side.sense, stored).values, values)
+    values = np.empty(count, np.float64)
+    kernels.decode(
+        codes[first // 2 : (first + count) // 2],
+        scales[first // 16 : (first + count) // 16],
+        plane_tables(side.global_bits, side.sense, stored).values,
+        values,
+    )
     return values
 
 
+def _size(side: Side) -> int:
+    if isinstance(side, Dense):
+        return side.bits.size
+    _same_size(2 * side.codes.size, 16 * side.scales.size)
+    return 2 * side.codes.size
+
+
 def _compare_values(reference: Side, candidate: Side, stored: str | None) -> Tally:
-    left, right = values_of(reference), values_of(candidate, stored)
-    _same_size(left.size, right.size)
+    """At least one side is planes: both are decoded, a piece that fits the second-level cache at a time."""
+    size = _size(reference)
+    _same_size(size, _size(candidate))
     lanes, counts = _empty()
-    measure_values(left, right, lanes, counts)
-    if isinstance(candidate, Dense):
-        return tally_of(left.size, lanes, counts)
-    scales = flat(candidate.scales, "u1")
-    tops = np.abs(plane_tables(candidate.global_bits, candidate.sense, stored).values[:, 7])
-    blocks = left.reshape(-1, 16)
-    counts[kernels.SATURATED] = np.count_nonzero(np.abs(blocks) > tops[scales][:, None])
-    nonzero, kept = (blocks != 0).any(axis=1), (right.reshape(-1, 16) != 0).any(axis=1)
-    counts[kernels.FLUSHED] = np.count_nonzero(nonzero & ~kept)
-    return tally_of(left.size, lanes, counts, np.bincount(scales, minlength=256))
+    scales = flat(candidate.scales, "u1") if isinstance(candidate, Planes) else None
+    for first in range(0, size, PIECE):
+        count = min(PIECE, size - first)
+        left, right = values_of(reference, first, count), values_of(candidate, first, count, stored)
+        measure_values(left, right, lanes, counts)
+        if scales is not None and isinstance(candidate, Planes):
+            tops = np.abs(plane_tables(candidate.global_bits, candidate.sense, stored).values[:, 7])
+            count_value_blocks(left, right, scales[first // 16 : (first + count) // 16], tops, counts)
+    histogram = None if scales is None else np.bincount(scales, minlength=256)
+    return tally_of(size, lanes, counts, histogram)
 
 
 def _same_size(mine: int, yours: int) -> None:

@@ -95,7 +95,7 @@ def metrics(tally: Tally) -> dict[str, Any]:
     }
     if reference > 0 and candidate > 0:
         dot = (reference + candidate - error) / 2
-        result["cosine"] = min(1.0, dot / (sqrt(reference) * sqrt(candidate)))
+        result["cosine"] = min(1.0, dot / sqrt(reference * candidate))
     if tally.bit_differences is not None:
         result["bit_differences"] = tally.bit_differences
     return result | (block_metrics(tally) if tally.scale_histogram else {})

@@ -13,7 +13,9 @@ from convertkit.checks.kernels import (
     CHUNK,
     F4,
     F8,
+    FLUSHED,
     NONFINITE,
+    SATURATED,
     U1,
     U2,
     U4,
@@ -51,6 +53,29 @@ def measure_values(
             left[i], right[i] = 0.0, 0.0
         counts[NONFINITE] += drop_nonfinite(left, right)
         counts[CHANGED] += measure(left, right, lanes)
+
+
+@compiled(types.void(given(F8), given(F8), given(U1), given(F8), made(I8)))
+def count_value_blocks(
+    reference: NDArray[np.float64],
+    candidate: NDArray[np.float64],
+    scales: NDArray[np.uint8],
+    tops: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Count blocks of 16 that are zero in the candidate only, and values beyond ``tops`` [256 scale bytes]."""
+    flushed, beyond = np.int64(0), np.int64(0)
+    for b in range(scales.size):
+        left, right, top = reference[16 * b : 16 * b + 16], candidate[16 * b : 16 * b + 16], tops[scales[b]]
+        before, after, over = np.uint32(0), np.uint32(0), np.uint32(0)
+        for j in range(16):
+            before += np.uint32(left[j] != 0.0)
+            after += np.uint32(right[j] != 0.0)
+            over += np.uint32(abs(left[j]) > top)
+        flushed += np.int64((before != 0) & (after == 0))
+        beyond += np.int64(over)
+    counts[FLUSHED] += flushed
+    counts[SATURATED] += beyond
 
 
 @compiled(
@@ -109,7 +134,7 @@ def check_expanded(
 
     ``units`` [256] are the values of code 2 (one), ``starts`` [256] the first magnitude index whose entry is not
     zero. ``floats`` are the FP32 values: by bit pattern for two-byte types, by position otherwise. ``careful``
-    says that some entry does not give back its code, so that every chunk must be encoded again.
+    says that some entry under a positive scale does not give back its code, so that all must be encoded again.
     """
     sign = np.uint32(0x8000) if bits.itemsize == 2 else np.uint32(0x80000000)
     expected = np.empty(CHUNK, bits.dtype)
@@ -128,11 +153,13 @@ def check_expanded(
             negative += np.uint32(written[i] == sign)
         for i in range(some_codes.size):
             minus += np.uint32((some_codes[i] & np.uint8(15)) == 8) + np.uint32((some_codes[i] >> np.uint8(4)) == 8)
+        emptied = np.uint32(0)
         for b in range(some_scales.size):
-            counts[EMPTIED] += np.int64((largest[b] > 0) & (largest[b] < starts[some_scales[b]]))
+            emptied += np.uint32((largest[b] > 0) & (largest[b] < starts[some_scales[b]]))
+        counts[EMPTIED] += np.int64(emptied)
         counts[NEGATIVE_ZEROS] += np.int64(negative)
         counts[MINUS_CODES] += np.int64(minus)
-        if not (differ or careful):
+        if not (differ or careful or emptied):
             counts[LOST_ZERO_SIGNS] += np.int64(minus) if plus else 0
         else:
             for i in range(size):
@@ -143,7 +170,7 @@ def check_expanded(
                     counts[ZERO_SIGNS if zeros else DIFFERING] += 1
                 if code == 8 and got == 0:
                     counts[LOST_ZERO_SIGNS] += 1
-                elif got != right or careful:
+                elif got != right or careful or emptied:
                     value = floats[got] if bits.itemsize == 2 else floats[first + i]
                     again = code_of(np.float64(value), units[some_scales[i // 16]])
                     counts[LOST] += np.int64(again != code and not (code & 7 == 0 and again & 7 == 0))

@@ -23,7 +23,8 @@ def nearest(values: NDArray[Any], grid: tuple[float, ...]) -> NDArray[np.int64]:
     middles = (steps[:-1] + steps[1:]) / 2
     index = np.searchsorted(middles, values.astype(np.float64), side="left")
     tie = (index < middles.size) & (middles[np.minimum(index, middles.size - 1)] == values)
-    return index + (tie & (index % 2 == 1))
+    chosen: NDArray[np.int64] = index + (tie & (index % 2 == 1))
+    return chosen
 
 
 def float32(values: NDArray[Any], dtype: str) -> NDArray[np.float32]:
@@ -55,7 +56,7 @@ def round_once(value: Fraction, dtype: str, minus: bool = False) -> int:
 
 def encoded(
     values: NDArray[np.float32], dtype: str, arithmetic: str, encoder: np.float32
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Scale bytes [rows, in/16] and packed codes [rows, in/2] of FP32 values [rows, in] that came from ``dtype``."""
     blocks = values.reshape(values.shape[0], -1, 16)
     peaks = np.abs(blocks).max(axis=2)
@@ -76,7 +77,7 @@ def encoded(
     return scales.astype(np.uint8), nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)
 
 
-def nibbles_of(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def nibbles_of(codes: NDArray[Any]) -> NDArray[Any]:
     """[rows, in/2] packed bytes to [rows, in] codes."""
     return np.stack([codes & 15, codes >> 4], axis=-1).reshape(codes.shape[0], -1)
 

@@ -136,6 +136,8 @@ CODES: dict[str, Code] = {
     "E_NEEDS_TARGET": Code(2, "The conversion needs the target model."),
     "E_NAME_COLLISION": Code(3, "Two tensors would get the same name."),
     "E_LOSS": Code(3, "The target format cannot express something that the source states."),
+    "E_BACKEND": Code(2, "The conversion needs an optional package that is not installed."),
+    "E_CONTAINER": Code(3, "The command does not read this kind of file."),
     "E_PLUGIN": Code(2, "A plug-in could not be loaded."),
     "E_FUSED_SPLIT": Code(2, "A selection would quantize one part of a fused layer and not the others."),
     "W_CARD_STATES_SIZES": Code(0, "A copied card states sizes or digests of the source."),

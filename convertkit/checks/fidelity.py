@@ -154,7 +154,7 @@ THRESHOLDS: dict[str, Threshold] = {
         "flushed_fraction", True, 0.01,
         "Fraction of blocks that hold non-zero values and decode to zeros only: dead rows of tiny weights at most.",
     ),
-    "max_nonfinite": Threshold("nonfinite", True, 0, "NaN or infinite elements on either side."),
+    "max_nonfinite": Threshold("nonfinite", True, 0.0, "NaN or infinite elements on either side."),
     "max_abs_error": Threshold("max_abs_error", True, None, "Largest error of an element, in the weight's own units."),
     "max_changed": Threshold("changed_fraction", True, None, "Fraction of elements whose value changed; 0: none may."),
     "max_saturated": Threshold(

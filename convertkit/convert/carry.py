@@ -21,6 +21,8 @@ from convertkit.errors import ConvertError, Finding, finding, shown
 SUMS = "SHA256SUMS"
 MANIFEST = "MANIFEST.json"
 MANIFEST_MAX_BYTES = 1 << 28
+CARRIED_KEY = "carried_over"
+"""Parameter of a manifest's plan: files that were the user's and went along when the output was replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +97,27 @@ def _is_ours(name: str) -> bool:
 def _listed(folder: Path) -> set[str]:
     """Names in the old manifest and sums. A manifest that cannot be read lists nothing: then more is carried over."""
     names: set[str] = set()
+    kept: set[str] = set()
     with suppress(OSError, ConvertError):
         document = parse_json(_read(folder / MANIFEST), MANIFEST)
         rows = document.get("files") if isinstance(document, dict) else None
         paths = [row.get("path") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         names.update(path for path in paths if isinstance(path, str))
+        kept = _carried_before(document)
     with suppress(OSError, UnicodeDecodeError):
         for line in _read(folder / SUMS).decode().splitlines():
             match = re.fullmatch(r"[0-9A-Fa-f]{64} [ *](.+)", line)
             if match:
                 names.add(os.path.normpath(match[1]))
-    return names
+    return names - kept
+
+
+def _carried_before(document: object) -> set[str]:
+    """Listed files that an earlier ``--force`` carried over: they stay the user's."""
+    found = document
+    for key in ("plan", "parameters", CARRIED_KEY):
+        found = found.get(key) if isinstance(found, dict) else None
+    return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
 
 
 def _read(path: Path) -> bytes:

@@ -27,7 +27,7 @@ class Target(Protocol):
 
     def write_at(self, file: str, offset: int, data: memoryview) -> None: ...
 
-    def tensor_done(self, name: str, sha256: str) -> None: ...
+    def tensor_done(self, name: str, sha256: str, sources: Mapping[str, str] | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class TensorOut:
         self._digest.update(data)
         self._position += len(data)
 
-    def close(self) -> str:
-        """Tell the target that the tensor is complete; its SHA-256."""
+    def close(self, copied_from: str | None = None) -> str:
+        """Tell the target that the tensor is complete; its SHA-256, which is also that of ``copied_from``."""
         written = self._position - self._job.starts[self.spec.name]
         if written != self.spec.size_bytes:
             raise RuntimeError(f"{self.spec.name}: {written} bytes made, {self.spec.size_bytes} planned")
         digest = self._digest.hexdigest()
-        self._job.target.tensor_done(self.spec.name, digest)
+        self._job.target.tensor_done(self.spec.name, digest, None if copied_from is None else {copied_from: digest})
         return digest
 
 
@@ -89,7 +89,7 @@ def _work_bytes(job: Job, unit: Unit) -> int:
 def _run_copy(job: Job, unit: Copy) -> dict[str, str]:
     out = TensorOut(job, unit.outputs[0])
     _copy_into(job, unit.source, out)
-    return {out.spec.name: out.close()}
+    return {out.spec.name: out.close(unit.source.spec.name)}
 
 
 def _copy_into(job: Job, source: TensorRef, out: TensorOut) -> None:

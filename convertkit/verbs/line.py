@@ -16,17 +16,19 @@ from convertkit.checks.verify import Evidence, copied_tensors, verify_output
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.convert.carry import CARRIED_KEY, Carried, carry_over
 from convertkit.convert.place import check_place, check_space
 from convertkit.convert.plan import Plan
-from convertkit.convert.publish import carry_over, publish
+from convertkit.convert.publish import publish
 from convertkit.convert.run import execute
 from convertkit.convert.sink import Sink, open_sink, write_small
 from convertkit.convert.staging import Staging, open_staging
 from convertkit.convert.stop import Stop, stop_on_signals
 from convertkit.convert.survey import Desk, Facts, survey
 from convertkit.convert.tiles import Buffers, worker_count
-from convertkit.errors import ConvertError, Finding, refusal
+from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.progress import SILENT, Progress
+from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, Followed, follow, source_digests
 from convertkit.verbs.manifest import manifest
 
@@ -114,20 +116,22 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
     check_space(place, plan.output_bytes + _side_bytes(plan), reuse=plan.fingerprint if options.resume else None)
     with stop_on_signals() as stop, Reader(plan.source) as reader:
         desk = Desk(reader, stop, options.progress, Buffers())
-        with Background(lambda halt: source_digests(reader, halt)) as sources:
+        with (
+            open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging,
+            Background(lambda halt: source_digests(reader, halt)) as sources,
+        ):
             with clock.stage("survey"):
                 facts = survey(plan, desk, worker_count(options.workers))
-            with open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging:
-                tensors, followed = _write(plan, facts, desk, staging, options, clock)
-                case = _checked(plan, facts, desk, staging, tensors, followed, sources, options, clock)
-                with clock.stage("reports"):
-                    reports = [reporter(case) for reporter in reporters]
-                    rejected = _judge(reports, staging, options)
-                    carried = carry_over(staging)
-                with clock.stage("manifest"):
-                    listed = _manifest(case, reports, options)
-                with clock.stage("publish"):
-                    published = publish(staging, stop)
+            tensors, followed = _write(plan, facts, desk, staging, options, clock)
+            case = _checked(plan, facts, desk, staging, tensors, followed, sources, options, clock)
+            with clock.stage("reports"):
+                reports = [reporter(case) for reporter in reporters]
+                rejected = _judge(reports, staging, options)
+                carried = carry_over(staging)
+            with clock.stage("manifest"):
+                listed = _manifest(case, reports, carried, staging, options)
+            with clock.stage("publish"):
+                published = publish(staging, stop)
     options.progress.done()
     found = (
         *plan.findings,
@@ -149,7 +153,14 @@ def _write(
     """Weights with their digests, then documents and side files."""
     workers = worker_count(options.workers)
     stamps = {file.name: file.stamp for file in plan.source.files}
-    with open_sink(staging, plan.files, desk.stop, stamps=stamps, workers=workers) as sink:
+    with open_sink(
+        staging,
+        plan.files,
+        desk.stop,
+        stamps=stamps,
+        digest_source=lambda name: _digest_of(desk, name),
+        workers=workers,
+    ) as sink:
         with Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower:
             with clock.stage("write"):
                 tensors = _execute(plan, facts, desk, sink, workers)
@@ -162,6 +173,12 @@ def _write(
     for name in plan.side_files:
         _copy_side_file(plan.source.root, name, staging, desk.stop)
     return tensors, followed
+
+
+def _digest_of(desk: Desk, name: str) -> str:
+    """SHA-256 of a source tensor's stored bytes, for a resumed run."""
+    ref = desk.reader.checkpoint.tensors[name]
+    return sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
 
 
 def _execute(plan: Plan, facts: Facts, desk: Desk, sink: Sink, workers: int) -> dict[str, str]:
@@ -200,6 +217,14 @@ def _checked(
                 plan, facts, desk, output, tensors, followed.tensors, worker_count(options.workers)
             )
     broken = [fault for item in evidence for fault in item.faults]
+    if broken and staging.resumed:
+        note = finding(
+            "E_RESUME",
+            "error",
+            "tensors of the interrupted run do not belong to this source",
+            fix="run again without --resume",
+        )
+        raise ConvertError([note, *broken])
     if broken:
         raise ConvertError(broken)
     with clock.stage("source digest"):
@@ -237,16 +262,25 @@ def _judge(reports: Sequence[Report], staging: Staging, options: Options) -> boo
     return bool(errors)
 
 
-def _manifest(case: Case, reports: Sequence[Report], options: Options) -> dict[str, Any]:
+def _manifest(
+    case: Case, reports: Sequence[Report], carried: Carried, staging: Staging, options: Options
+) -> dict[str, Any]:
+    """List the staged folder. What was carried over is named, so that the next ``--force`` carries it again."""
     digests = dict(case.file_sha256)
     for report in reports:
         digests.update((name, hashlib.sha256(data).hexdigest()) for name, data in report.files.items())
+    parameters = dict(case.plan.parameters)
+    if carried.carried:
+        parameters[CARRIED_KEY] = list(carried.carried)
     lineage = {
         "source": {"files": [dict(row) for row in case.source_files]},
-        "plan": {
-            "verb": case.plan.verb,
-            "fingerprint": case.plan.fingerprint,
-            "parameters": dict(case.plan.parameters),
-        },
+        "plan": {"verb": case.plan.verb, "fingerprint": case.plan.fingerprint, "parameters": parameters},
     }
-    return manifest(case.staged, digests=digests, tensors=case.tensor_sha256, lineage=lineage, workers=options.workers)
+    return manifest(
+        case.staged,
+        follows=staging.place.out if staging.place.existing == "old" else None,
+        digests=digests,
+        tensors=case.tensor_sha256,
+        lineage=lineage,
+        workers=options.workers,
+    )

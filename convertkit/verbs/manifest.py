@@ -14,7 +14,7 @@ from convertkit.errors import ConvertError, Finding, finding
 from convertkit.progress import SILENT, Progress
 from convertkit.release.inventory import given_rows, listable, read_known, take_inventory
 from convertkit.release.manifest import EarlierRelease, FileEntry, Manifest, content_id, encode_manifest
-from convertkit.release.manifest_reader import parse_manifest, read_earlier
+from convertkit.release.manifest_reader import parse_manifest, read_earlier, read_manifest
 from convertkit.release.paths import MANIFEST, ROWS, SUMS
 from convertkit.release.replace import remove_file, replace_files
 from convertkit.release.structure import check_structure
@@ -29,6 +29,7 @@ def manifest(
     folder: str | os.PathLike[str],
     *,
     supersedes: str | os.PathLike[str] | None = None,
+    follows: str | os.PathLike[str] | None = None,
     digests: Mapping[str, str] | None = None,
     tensors: Mapping[str, str] | None = None,
     lineage: Mapping[str, Any] | None = None,
@@ -45,6 +46,8 @@ def manifest(
 
     Args:
         supersedes: folder, MANIFEST.json or SHA256SUMS of the release that this one replaces.
+        follows: folder of an output that this one takes the place of: the earlier releases that its manifest knows
+            are kept. One that cannot be read knows none.
         digests: SHA-256 of files (by path) that the caller took while writing them; the others are read.
         tensors: likewise SHA-256 of tensors (by name) of the weights in the folder itself.
         lineage: ``source`` (``{"files": [{"path", "size_bytes", "sha256"}]}``) and ``plan`` (verb, fingerprint,
@@ -62,7 +65,7 @@ def manifest(
     tree = walk(root)
     listed, skipped = listable(tree)
     known = read_known(root, tree)
-    earlier = () if supersedes is None else read_earlier(Path(supersedes))
+    earlier = (*(() if supersedes is None else read_earlier(Path(supersedes))), *_chain_of(follows))
     structure = check_structure(root, listed, listed)
     errors = [item for item in structure.findings if item.severity == "error"]
     if errors:
@@ -102,6 +105,17 @@ def _source_file(item: Mapping[str, Any]) -> dict[str, Any]:
     """One source file as a manifest spells it; reports say ``size_bytes`` where a manifest says ``size``."""
     renamed = {"size" if key == "size_bytes" else key: value for key, value in item.items()}
     return {key: renamed[key] for key in SOURCE_KEYS if key in renamed}
+
+
+def _chain_of(folder: str | os.PathLike[str] | None) -> tuple[EarlierRelease, ...]:
+    """Earlier releases that the manifest of ``folder`` knows; none if there is no readable one."""
+    if folder is None:
+        return ()
+    try:
+        found = read_manifest(Path(folder))
+    except ConvertError:
+        return ()
+    return () if found is None else found.manifest.supersedes
 
 
 def _weights(files: Sequence[FileEntry]) -> dict[str, str]:

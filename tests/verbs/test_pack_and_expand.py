@@ -22,6 +22,7 @@ from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
 from convertkit.verbs.line import Options, Result
+from convertkit.verbs.manifest import manifest
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.planned import DryRun
 from convertkit.verbs.verify import verify
@@ -221,6 +222,19 @@ def test_an_existing_output_is_refused_and_replaced_with_force(tmp_path: Path) -
     assert (out / "notes.txt").read_text() == "mine"
     assert not (out / "hf_quant_config.json").exists()
     assert verify(out).status == 0
+    again = pack_nvfp4(DRAFTER, out, options=Options(force=True))
+    assert isinstance(again, Result)
+    assert again.carried == ("notes.txt",)
+    assert verify(out).status == 0
+
+
+def test_earlier_releases_are_kept_when_an_output_is_replaced(tmp_path: Path) -> None:
+    old = packed(tmp_path / "old", dialect="compressed-tensors")
+    out = packed(tmp_path / "out")
+    manifest(out, supersedes=old)
+    pack_nvfp4(DRAFTER, out, scales="amax-llmcompressor", options=Options(force=True))
+    chain = json.loads((out / "MANIFEST.json").read_text())["supersedes"]
+    assert [len(release["files"]) for release in chain] == [len(list(old.iterdir())) - 2]
 
 
 def test_gate_compares_any_two_dialects(tmp_path: Path) -> None:

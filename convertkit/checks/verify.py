@@ -72,7 +72,7 @@ class Bench:
     desk: Desk
     output: Reader
     made: Mapping[str, str]
-    stored: Mapping[str, str]
+    stored: Callable[[], Mapping[str, str]]
 
     def staged(self, name: str) -> TensorRef:
         return self.output.checkpoint.tensors[name]
@@ -91,23 +91,28 @@ def verify_output(
     desk: Desk,
     output: Reader,
     made: Mapping[str, str],
-    stored: Mapping[str, str],
+    stored: Callable[[], Mapping[str, str]],
     workers: int,
 ) -> list[Evidence]:
     """Evidence of every unit, in the order of the plan.
 
-    ``made`` are the SHA-256 of all output tensors as they were produced, ``stored`` those of ``copied_tensors`` as
-    they are on the disk. The output's tensors must be exactly the planned ones.
+    ``made`` are the SHA-256 of all output tensors as they were produced; ``stored`` gives those of ``copied_tensors``
+    as they are on the disk and may wait for them, so units that need them come last. The output's tensors must be
+    exactly the planned ones.
     """
     bench = Bench(plan, facts, desk, output, made, stored)
     shape_faults = _inventory_faults(plan, output)
     if shape_faults:
         return [Evidence(plan.units[0], shape_faults)]
-    order = sorted(range(len(plan.units)), key=lambda i: -sum(spec.size_bytes for spec in plan.units[i].outputs))
+    order = sorted(range(len(plan.units)), key=lambda i: _turn(plan.units[i]))
     desk.progress.stage("check", sum(spec.size_bytes for unit in plan.units for spec in unit.outputs))
     found = in_parallel(lambda i: _verify(bench, plan.units[i]), order, workers)
     by_place = dict(zip(order, found, strict=True))
     return [by_place[i] for i in range(len(plan.units))]
+
+
+def _turn(unit: Unit) -> tuple[bool, int]:
+    return isinstance(unit, (Copy, Respell)), -sum(spec.size_bytes for spec in unit.outputs)
 
 
 def _inventory_faults(plan: Plan, output: Reader) -> tuple[Finding, ...]:
@@ -128,7 +133,7 @@ def _verify(bench: Bench, unit: Unit) -> Evidence:
 
 
 def _verify_copy(bench: Bench, unit: Copy) -> Evidence:
-    same = bench.made[unit.name] == bench.stored[unit.name]
+    same = bench.made[unit.name] == bench.stored()[unit.name]
     return Evidence(unit, () if same else (_broken(unit.name, "differs from its source"),))
 
 
@@ -229,7 +234,7 @@ def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
     faults = [
         _broken(spec.name, "differs from its source")
         for spec in specs[:2]
-        if bench.made[spec.name] != bench.stored[spec.name]
+        if bench.made[spec.name] != bench.stored()[spec.name]
     ]
     scalars = [(specs[2].name, bench.facts.global_bits[packed.module])]
     if packed.input_scale is not None:

@@ -122,8 +122,12 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
         ):
             with clock.stage("survey"):
                 facts = survey(plan, desk, worker_count(options.workers))
-            tensors, followed = _write(plan, facts, desk, staging, options, clock)
-            case = _checked(plan, facts, desk, staging, tensors, followed, sources, options, clock)
+            evidence, tensors, followed = _write(plan, facts, desk, staging, options, clock)
+            _refuse_broken(evidence, staging.resumed)
+            with clock.stage("source digest"):
+                source_files = _source_files(plan, sources.result())
+            reader.assert_unchanged()
+            case = Case(plan, facts, evidence, staging.files, tensors, followed.files, source_files)
             with clock.stage("reports"):
                 reports = [reporter(case) for reporter in reporters]
                 rejected = _judge(reports, staging, options)
@@ -149,30 +153,32 @@ def _side_bytes(plan: Plan) -> int:
 
 def _write(
     plan: Plan, facts: Facts, desk: Desk, staging: Staging, options: Options, clock: Clock
-) -> tuple[dict[str, str], Followed]:
-    """Weights with their digests, then documents and side files."""
+) -> tuple[list[Evidence], dict[str, str], Followed]:
+    """Documents, side files, weights; then every promise is tested while the last digests are taken."""
     workers = worker_count(options.workers)
-    stamps = {file.name: file.stamp for file in plan.source.files}
-    with open_sink(
-        staging,
-        plan.files,
-        desk.stop,
-        stamps=stamps,
-        digest_source=lambda name: _digest_of(desk, name),
-        workers=workers,
-    ) as sink:
-        with Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower:
-            with clock.stage("write"):
-                tensors = _execute(plan, facts, desk, sink, workers)
-            with clock.stage("digests"):
-                followed: Followed = follower.result()
-        with clock.stage("flush"):
-            sink.finish()
     for name, data in plan.documents.items():
         write_small(staging, name, data)
     for name in plan.side_files:
         _copy_side_file(plan.source.root, name, staging, desk.stop)
-    return tensors, followed
+    with (
+        open_sink(
+            staging,
+            plan.files,
+            desk.stop,
+            stamps={file.name: file.stamp for file in plan.source.files},
+            digest_source=lambda name: _digest_of(desk, name),
+            workers=workers,
+        ) as sink,
+        Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower,
+    ):
+        with clock.stage("write"):
+            tensors = _execute(plan, facts, desk, sink, workers)
+        with clock.stage("check"), Reader(open_checkpoint(staging.files)) as output:
+            evidence = verify_output(plan, facts, desk, output, tensors, lambda: follower.result().tensors, workers)
+        with clock.stage("flush"):
+            followed: Followed = follower.result()
+            sink.finish()
+    return evidence, tensors, followed
 
 
 def _digest_of(desk: Desk, name: str) -> str:
@@ -198,39 +204,14 @@ def _copy_side_file(root: Path, name: str, staging: Staging, stop: Stop) -> None
     write_small(staging, name, read_small(root, name, limit=1 << 40))
 
 
-def _checked(
-    plan: Plan,
-    facts: Facts,
-    desk: Desk,
-    staging: Staging,
-    tensors: Mapping[str, str],
-    followed: Followed,
-    sources: Background,
-    options: Options,
-    clock: Clock,
-) -> Case:
-    """Re-open what is staged and test every promise with independent arithmetic."""
-    with clock.stage("check"):
-        staged = open_checkpoint(staging.files)
-        with Reader(staged) as output:
-            evidence = verify_output(
-                plan, facts, desk, output, tensors, followed.tensors, worker_count(options.workers)
-            )
+def _refuse_broken(evidence: Sequence[Evidence], resumed: bool) -> None:
+    """A broken promise is our bug, except that a resumed run may have met another source than it began with."""
     broken = [fault for item in evidence for fault in item.faults]
-    if broken and staging.resumed:
-        note = finding(
-            "E_RESUME",
-            "error",
-            "tensors of the interrupted run do not belong to this source",
-            fix="run again without --resume",
-        )
-        raise ConvertError([note, *broken])
+    if broken and resumed:
+        what = "tensors of the interrupted run do not belong to this source"
+        broken.insert(0, finding("E_RESUME", "error", what, fix="run again without --resume"))
     if broken:
         raise ConvertError(broken)
-    with clock.stage("source digest"):
-        digests: Mapping[str, str] = sources.result()
-    desk.reader.assert_unchanged()
-    return Case(plan, facts, evidence, staging.files, tensors, followed.files, _source_files(plan, digests))
 
 
 def _source_files(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:

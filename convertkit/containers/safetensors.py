@@ -82,13 +82,14 @@ def read_header(fd: int, name: str) -> Header:
 
 
 def _header_length(fd: int, size: int, name: str) -> int:
-    start = read_exactly(fd, 0, min(size, 8), name)
+    start = read_exactly(fd, 0, min(size, 9), name)
     for magic, what in FOREIGN:
-        if start.startswith(magic):
+        # a header of 640 bytes begins like a pickle: only what does not go on with '{' is something else
+        if start.startswith(magic) and start[8:] != b"{":
             raise refusal("E_ST_NOT_SAFETENSORS", f"this is {what}", file=name, fix="fetch the real safetensors file")
     if size < 8:
         raise refusal("E_ST_TRUNCATED", f"{size} bytes cannot hold a header", file=name, fix="fetch the file again")
-    length = int.from_bytes(start, "little")
+    length = int.from_bytes(start[:8], "little")
     if length > MAX_HEADER_BYTES:
         raise refusal(
             "E_ST_HEADER_TOO_LARGE", f"header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}", file=name

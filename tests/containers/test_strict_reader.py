@@ -121,6 +121,12 @@ def test_accepted(tmp_path: Path, case: str) -> None:
     )
 
 
+@pytest.mark.parametrize("length", [0x0280, 0x0480, 0x10280, 0x8B1F])
+def test_a_length_that_looks_like_another_format(tmp_path: Path, length: int) -> None:
+    text = raw('{"a":@}').ljust(length)
+    assert list(opened(tmp_path, file_of(text)).tensors) == ["a"]
+
+
 def test_faults_of_all_tensors_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(ConvertError) as caught:
         opened(tmp_path, file_of({"a": entry("f32"), "b": entry(shape=[-1]), "c": entry()}))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -246,12 +247,14 @@ def _scale_bytes(bounds: NDArray[Any], dtype: str, zero_byte: int) -> NDArray[np
     return table
 
 
+@lru_cache(maxsize=256)
 def build_encode_tables(arithmetic: str, dtype: str, group_amax_bits: int, *, reversible: bool = False) -> EncodeTables:
     """Tables for a fused group whose largest magnitude has ``group_amax_bits`` in ``dtype`` storage bits.
 
     ``arithmetic`` is a row of ``ARITHMETICS``, ``dtype`` BF16, F16 or F32. ``reversible`` takes the next FP32
     global scale up whose reciprocal inverts back exactly, so that the other dialect can hold it without loss.
-    ``ValueError`` for bits of infinity or NaN: refusing such weights is the caller's work.
+    ``ValueError`` for bits of infinity or NaN: refusing such weights is the caller's work. The last tables are kept
+    (some 10 MB): the experts of a model share few different magnitudes.
     """
     row = ARITHMETICS[arithmetic]
     if not 0 <= group_amax_bits < float_type(dtype).infinity:

@@ -16,6 +16,7 @@ from convertkit.checks.verify import Evidence, copied_tensors, verify_output
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.containers.strict_json import paused_gc
 from convertkit.convert.carry import CARRIED_KEY, Carried, carry_over
 from convertkit.convert.place import check_place, check_space
 from convertkit.convert.plan import Plan
@@ -114,7 +115,8 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
     clock = Clock()
     place = check_place(out, plan.source.paths, force=options.force)
     check_space(place, plan.output_bytes + _side_bytes(plan), reuse=plan.fingerprint if options.resume else None)
-    with stop_on_signals() as stop, Reader(plan.source) as reader:
+    # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again
+    with paused_gc(), stop_on_signals() as stop, Reader(plan.source) as reader:
         desk = Desk(reader, stop, options.progress, Buffers())
         with (
             open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging,

@@ -21,7 +21,7 @@ from convertkit.containers.reader import Reader
 from convertkit.convert.plan import Plan, Unit
 from convertkit.convert.survey import STORAGE, Desk, Facts
 from convertkit.convert.tiles import bytes_view, in_parallel
-from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell
+from convertkit.convert.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
 
@@ -81,6 +81,7 @@ class Bench:
 def copied_tensors(plan: Plan) -> tuple[str, ...]:
     """Output tensors whose promise is proved by digests: the follower must hash them on the disk."""
     names = [unit.name for unit in plan.units if isinstance(unit, Copy)]
+    names.extend(name for unit in plan.units if isinstance(unit, Relabel) for name in unit.names)
     names.extend(spec.name for unit in plan.units if isinstance(unit, Respell) for spec in unit.outputs[:2])
     return tuple(names)
 
@@ -135,6 +136,20 @@ def _verify(bench: Bench, unit: Unit) -> Evidence:
 def _verify_copy(bench: Bench, unit: Copy) -> Evidence:
     same = bench.made[unit.name] == bench.stored()[unit.name]
     return Evidence(unit, () if same else (_broken(unit.name, "differs from its source"),))
+
+
+def _verify_relabel(bench: Bench, unit: Relabel) -> Evidence:
+    """By digest; where that of the source was recorded, other bytes mean that the source is not what was recorded."""
+    faults = []
+    for ref, name, recorded in zip(unit.sources, unit.names, unit.recorded, strict=True):
+        if bench.made[name] == bench.stored()[name]:
+            continue
+        if recorded is None:
+            faults.append(_broken(name, "differs from its source"))
+            continue
+        message = "the source's bytes are not those that its manifest states"
+        faults.append(finding("E_TENSOR_DIGEST", "error", message, file=ref.file, tensor=ref.spec.name))
+    return Evidence(unit, tuple(faults))
 
 
 def _verify_cast(bench: Bench, unit: Cast) -> Evidence:
@@ -276,6 +291,7 @@ def _reciprocal(bits: int) -> int:
 
 VERIFIERS: Mapping[type, Callable[[Bench, Any], Evidence]] = {
     Copy: _verify_copy,
+    Relabel: _verify_relabel,
     Cast: _verify_cast,
     Pack: _verify_pack,
     Expand: _verify_expand,

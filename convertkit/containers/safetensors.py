@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -232,7 +232,19 @@ def encode_header(
     several in hash order, so equality with it holds for at most one key); ``slack_bytes`` more spaces are added
     for later renames in place. Raises ``E_ST_HEADER_TOO_LARGE``.
     """
-    order = tuple(sorted(specs, key=lambda spec: (DTYPES[spec.dtype].rank, spec.name.encode())))
+    order = sorted(specs, key=lambda spec: (DTYPES[spec.dtype].rank, spec.name.encode()))
+    return encode_ordered(order, metadata, lambda length: -(-(length + slack_bytes) // 8) * 8)
+
+
+def encode_ordered(
+    specs: Iterable[TensorSpec], metadata: Mapping[str, str] | None, length_of: Callable[[int], int]
+) -> EncodedHeader:
+    """Header of a file whose tensors lie in the order given; any order is legal.
+
+    ``length_of`` gives the bytes between the length field and the payload, from those that the JSON needs.
+    Raises ``E_ST_HEADER_TOO_LARGE``.
+    """
+    order = tuple(specs)
     entries: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     relative: dict[str, int] = {}
     position = 0
@@ -242,7 +254,7 @@ def encode_header(
         entries[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [position, end]}
         position = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    length = -(-(len(text) + slack_bytes) // 8) * 8
+    length = length_of(len(text))
     if length > MAX_HEADER_BYTES:
         raise refusal("E_ST_HEADER_TOO_LARGE", f"the header would have {length:,} bytes")
     data_start = 8 + length

@@ -91,7 +91,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a planner decides; ``settle`` turns it into a plan."""
+    """What a planner decides; ``settle`` turns it into a plan. ``files`` are the weight files where the planner has
+    decided those too (it keeps the source's), otherwise the tensors are distributed."""
 
     verb: str
     parameters: Mapping[str, Any]
@@ -99,6 +100,7 @@ class Draft:
     drops: Sequence[Drop] = ()
     documents: Mapping[str, bytes] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
+    files: Sequence[PlannedFile] = ()
 
 
 def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHARD_BYTES, slack_bytes: int = 0) -> Plan:
@@ -108,11 +110,11 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
     """
     units = tuple(sorted(draft.units, key=lambda unit: (natural_key(unit.bundle), natural_key(unit.key))))
     _check_accounts(source, units, draft.drops)
-    files, file_of = _distribute(units, max_shard_bytes, slack_bytes)
+    files, file_of = _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes)
     documents = dict(draft.documents)
     documents.update(_index(files, file_of))
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
-    print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents)
+    print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents, draft.files)
     return Plan(
         draft.verb,
         parameters,
@@ -178,6 +180,10 @@ def _distribute(
     return files, {spec.name: file.name for file in files for spec in file.header.order}
 
 
+def _given(files: Sequence[PlannedFile]) -> tuple[tuple[PlannedFile, ...], dict[str, str]]:
+    return tuple(files), {spec.name: file.name for file in files for spec in file.header.order}
+
+
 def _index(files: Sequence[PlannedFile], file_of: Mapping[str, str]) -> dict[str, bytes]:
     """``model.safetensors.index.json`` in the spelling of transformers, or nothing for one file."""
     if len(files) == 1:
@@ -194,6 +200,7 @@ def _fingerprint(
     units: Sequence[Unit],
     drops: Sequence[Drop],
     documents: Mapping[str, bytes],
+    files: Sequence[PlannedFile],
 ) -> str:
     """SHA-256 over all that decides the output's bytes, except the source's payload."""
     digest = hashlib.sha256()
@@ -208,6 +215,8 @@ def _fingerprint(
         add([name, ref.spec.dtype, ref.spec.shape, ref.file, ref.start])
     for unit in units:
         add([unit.operation, unit.inputs, [[spec.name, spec.dtype, spec.shape] for spec in unit.outputs]])
+    for planned in files:
+        add([planned.name, hashlib.sha256(planned.header.prefix).hexdigest()])
     add([[drop.name, drop.reason] for drop in drops])
     add({name: hashlib.sha256(data).hexdigest() for name, data in documents.items()})
     add(list(source.side_files))

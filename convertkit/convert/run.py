@@ -7,7 +7,7 @@ tensor's digest is taken as its bytes are produced; where they land in the file 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from convertkit.checkpoint import TensorRef, TensorSpec
 from convertkit.convert.plan import Plan, Unit
 from convertkit.convert.survey import STORAGE, Desk, Facts
 from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel, row_tiles
-from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell
+from convertkit.convert.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.dtypes import DTYPES
 
@@ -27,18 +27,22 @@ class Target(Protocol):
 
     def write_at(self, file: str, offset: int, data: memoryview) -> None: ...
 
+    def copy_at(self, file: str, offset: int, source: int, source_offset: int, size_bytes: int) -> None: ...
+
     def tensor_done(self, name: str, sha256: str, sources: Mapping[str, str] | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its plan, facts, desk and target, and where each output tensor starts in its file."""
+    """One run: its plan, facts, desk and target, where each output tensor starts in its file, and the digests of
+    tensors that an interrupted run has made already."""
 
     plan: Plan
     facts: Facts
     desk: Desk
     target: Target
     starts: Mapping[str, int]
+    done: Mapping[str, str]
 
 
 class TensorOut:
@@ -71,7 +75,7 @@ def execute(
 ) -> dict[str, str]:
     """Make every output tensor; SHA-256 by name. ``done`` are tensors (with digests) that a resumed run has already."""
     starts = {name: start for file in plan.files for name, start in file.header.starts.items()}
-    job = Job(plan, facts, desk, target, starts)
+    job = Job(plan, facts, desk, target, starts, done)
     units = [unit for unit in plan.units if not all(spec.name in done for spec in unit.outputs)]
     units.sort(key=lambda unit: -_work_bytes(job, unit))
     desk.progress.stage(plan.verb, sum(_work_bytes(job, unit) for unit in units))
@@ -100,6 +104,44 @@ def _copy_into(job: Job, source: TensorRef, out: TensorOut) -> None:
         desk.reader.read_into(source, offset, view)
         out.write(view)
         desk.progress.advance(length)
+
+
+def _run_relabel(job: Job, unit: Relabel) -> dict[str, str]:
+    """The kernel copies the bytes; they are read only for the digests that nobody has recorded."""
+    file, fd = job.plan.file_of[unit.key], job.desk.reader.fd(unit.sources[0].file)
+    digests: dict[str, str] = {}
+    todo = [row for row in zip(unit.sources, unit.names, unit.recorded, strict=True) if row[1] not in job.done]
+    for start, size, name in _stretches(todo):
+        job.target.copy_at(file, job.starts[name], fd, start, size)
+    for ref, name, recorded in todo:
+        digests[name] = recorded or _source_digest(job, ref)
+        job.target.tensor_done(name, digests[name])
+        job.desk.progress.advance(ref.size_bytes)
+    return digests
+
+
+def _stretches(rows: Iterable[tuple[TensorRef, str, str | None]]) -> Iterator[tuple[int, int, str]]:
+    """Neighbouring tensors as (first byte in the source, size in bytes, name of the first)."""
+    start, size, first = 0, 0, ""
+    for ref, name, _ in rows:
+        if first and ref.start == start + size:
+            size += ref.size_bytes
+            continue
+        if size:
+            yield start, size, first
+        start, size, first = ref.start, ref.size_bytes, name
+    if size:
+        yield start, size, first
+
+
+def _source_digest(job: Job, ref: TensorRef) -> str:
+    digest = hashlib.sha256()
+    for offset, length in byte_chunks(ref.size_bytes):
+        job.desk.stop.check()
+        view = bytes_view(job.desk.buffers.take("source", "|u1", (length,)))
+        job.desk.reader.read_into(ref, offset, view)
+        digest.update(view)
+    return digest.hexdigest()
 
 
 def _run_cast(job: Job, unit: Cast) -> dict[str, str]:
@@ -197,6 +239,7 @@ def _run_respell(job: Job, unit: Respell) -> dict[str, str]:
 
 RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
     Copy: _run_copy,
+    Relabel: _run_relabel,
     Cast: _run_cast,
     Pack: _run_pack,
     Expand: _run_expand,

@@ -99,6 +99,26 @@ class Sink:
                 raise self._fail_call(error, target.path) from error
             self._note_written(file, offset + first, chunk.nbytes)
 
+    def copy_at(self, file: str, offset: int, source: int, source_offset: int, size_bytes: int) -> None:
+        """Copy bytes of another open file to byte ``offset`` of ``file`` without bringing them into memory.
+
+        Blocks are shared with the source where the filesystem can and both offsets are aligned alike. Raises as
+        ``write_at``.
+        """
+        target = self._files[file]
+        if offset < 0 or offset + size_bytes > target.spans.size_bytes:
+            raise self._fail(_internal(f"byte {offset} and {size_bytes} more do not lie in {shown(file)}"))
+        done = 0
+        while done < size_bytes:
+            self._check()
+            step = min(CHUNK_BYTES - (source_offset + done) % CHUNK_BYTES, size_bytes - done)
+            try:
+                count = self._staging.syscalls.copy_range(source, source_offset + done, target.fd, offset + done, step)
+            except OSError as error:
+                raise self._fail_call(error, target.path) from error
+            self._note_written(file, offset + done, count)
+            done += count
+
     def _note_written(self, file: str, offset: int, count: int) -> None:
         with self._changed:
             try:

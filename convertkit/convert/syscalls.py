@@ -1,8 +1,8 @@
 """The operating system calls that change the disk, in one place, so that tests can make each of them fail.
 
 Everything under ``convert`` that writes goes through a ``Syscalls`` object. The calls mean what the functions
-of ``os`` of the same name mean and raise ``OSError``; ``allocate`` and ``rename`` are the Linux calls that
-``os`` lacks (``fallocate(2)``, ``renameat2(2)``).
+of ``os`` of the same name mean and raise ``OSError``; ``allocate``, ``shift`` and ``rename`` are the Linux calls that
+``os`` lacks (``fallocate(2)``, ``renameat2(2)``), ``copy_range`` is ``copy_file_range(2)`` that keeps holes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Syscalls(Protocol):
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int: ...
     def allocate(self, fd: int, size_bytes: int) -> None: ...
     def truncate(self, fd: int, size_bytes: int) -> None: ...
+    def copy_range(self, source: int, source_offset: int, fd: int, offset: int, count: int) -> int: ...
+    def shift(self, fd: int, size_bytes: int) -> None: ...
     def fsync(self, fd: int) -> None: ...
     def fdatasync(self, fd: int) -> None: ...
     def mkdir(self, path: str) -> None: ...
@@ -57,6 +59,35 @@ def _failure(path: str | None = None) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 
+_COLLAPSE_RANGE, _ZERO_RANGE, _INSERT_RANGE = 0x08, 0x10, 0x20
+"""Modes of ``fallocate(2)`` (Linux ``falloc.h``)."""
+
+
+def _fallocate(fd: int, mode: int, start: int, size_bytes: int) -> bool:
+    """``fallocate``; False where kernel or filesystem do not know the mode, or the range does not fit it."""
+    import ctypes
+
+    if not hasattr(_libc(), "fallocate"):
+        return False
+    while _libc().fallocate(fd, mode, ctypes.c_int64(start), ctypes.c_int64(size_bytes)) != 0:
+        if ctypes.get_errno() == errno.EINTR:
+            continue
+        if ctypes.get_errno() in UNSUPPORTED:
+            return False
+        raise _failure()
+    return True
+
+
+def _hole_bytes(fd: int, offset: int, count: int) -> int:
+    """Bytes from ``offset``, at most ``count``, that the file does not store because they are zero."""
+    if not hasattr(os, "SEEK_DATA"):
+        return 0
+    try:
+        return min(os.lseek(fd, offset, os.SEEK_DATA) - offset, count)
+    except OSError as error:
+        return count if error.errno == errno.ENXIO and os.fstat(fd).st_size >= offset + count else 0
+
+
 class Kernel:
     """The real calls. Files are made 0666 and folders 0777, both less the umask."""
 
@@ -74,20 +105,35 @@ class Kernel:
 
         Not ``os.posix_fallocate``: where the filesystem cannot reserve, glibc writes every block instead.
         """
-        if size_bytes == 0 or not hasattr(_libc(), "fallocate"):
-            return
-        import ctypes
-
-        size, start = ctypes.c_int64(size_bytes), ctypes.c_int64(0)
-        while _libc().fallocate(fd, 0, start, size) != 0:
-            if ctypes.get_errno() == errno.EINTR:
-                continue
-            if ctypes.get_errno() in UNSUPPORTED:
-                return
-            raise _failure()
+        if size_bytes:
+            _fallocate(fd, 0, 0, size_bytes)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         os.ftruncate(fd, size_bytes)
+
+    def copy_range(self, source: int, source_offset: int, fd: int, offset: int, count: int) -> int:
+        """Copy up to ``count`` bytes between open files; how many. Shared blocks (reflink) where the filesystem has
+        them and the offsets are aligned, no reading where the source has a hole, a plain copy otherwise."""
+        hole = _hole_bytes(source, source_offset, count)
+        if hole and _fallocate(fd, _ZERO_RANGE, offset, hole):
+            return hole
+        try:
+            copied = os.copy_file_range(source, fd, count, source_offset, offset)
+        except OSError as error:
+            if error.errno not in (*UNSUPPORTED, errno.EXDEV, errno.EPERM, errno.EBADF):
+                raise
+            data = os.pread(source, min(count, 4 << 20), source_offset)
+            copied = os.pwrite(fd, data, offset) if data else 0
+        if copied <= 0:
+            raise OSError(errno.EIO, "the source became shorter")
+        return copied
+
+    def shift(self, fd: int, size_bytes: int) -> None:
+        """Insert so many bytes at the start of a file, or remove them (negative), without moving what follows.
+
+        Whole blocks of the filesystem only. ``OSError`` with an errno of ``UNSUPPORTED`` where it cannot."""
+        if not _fallocate(fd, _INSERT_RANGE if size_bytes > 0 else _COLLAPSE_RANGE, 0, abs(size_bytes)):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)

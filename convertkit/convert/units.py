@@ -33,6 +33,38 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class Relabel:
+    """Neighbouring tensors of one source file, byte for byte and in the same order, under the names given.
+
+    ``recorded`` are their SHA-256 as the source's manifest states them, None where it does not; a recorded digest is
+    not taken again from the source, but the written bytes must have it.
+    """
+
+    sources: tuple[TensorRef, ...]
+    names: tuple[str, ...]
+    recorded: tuple[str | None, ...]
+    operation = "relabel"
+    promise = "bytes"
+
+    @property
+    def key(self) -> str:
+        return self.names[0]
+
+    @property
+    def bundle(self) -> str:
+        return self.names[0]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(ref.spec.name for ref in self.sources)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        pairs = zip(self.sources, self.names, strict=True)
+        return tuple(TensorSpec(name, ref.spec.dtype, ref.spec.shape) for ref, name in pairs)
+
+
+@dataclass(frozen=True, slots=True)
 class Cast:
     """One dense float tensor rounded to another float type (to nearest, ties to even)."""
 

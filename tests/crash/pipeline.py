@@ -82,6 +82,14 @@ class Tap(Kernel):
         self._tap("truncate")
         super().truncate(fd, size_bytes)
 
+    def copy_range(self, source: int, source_offset: int, fd: int, offset: int, count: int) -> int:
+        self._tap("copy_range")
+        return super().copy_range(source, source_offset, fd, offset, count)
+
+    def shift(self, fd: int, size_bytes: int) -> None:
+        self._tap("shift")
+        super().shift(fd, size_bytes)
+
     def fsync(self, fd: int) -> None:
         self._tap("fsync")
         super().fsync(fd)

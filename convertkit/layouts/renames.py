@@ -1,0 +1,224 @@
+"""Renaming tensors: rules as pairs of templates, and their application to all names of a checkpoint at once.
+
+Every name meets the first rule that fits it, so rules may swap names. What is checked is the whole: no two tensors
+under one name, no quantized layer torn apart, no part of a name written twice by a rule that was applied before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.layouts.rules import PLACEHOLDERS, Pattern, compile_template, families, template_fault
+
+FAMILY_LEAVES = frozenset(
+    (
+        *("weight", "bias", "weight_packed", "weight_scale", "weight_scale_2", "weight_global_scale"),
+        *("input_scale", "input_global_scale", "weight_shape", "weight_zero_point", "weight_scale_inv"),
+        *("weight_blocks", "weight_scales", "scales", "biases", "qweight", "qzeros", "g_idx", "scales_and_zp"),
+        *("absmax", "quant_map", "quant_state", "pre_quant_scale", "k_scale", "v_scale", "q_scale", "prob_scale"),
+    )
+)
+"""Last names of the tensors that together are one layer: planes and scales of the dialects that convertkit reads or
+knows (ModelOpt, compressed-tensors, MLX, GPTQ, MXFP4, bitsandbytes). They move together."""
+
+MAX_RUN = 3
+"""Longest run of segments whose repetition is looked for: ``model.language_model`` twice is a run of two."""
+
+MAX_LISTED = 20
+"""Names kept in the data of one finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenameRule:
+    """One rule. ``source`` and ``target`` are templates; every placeholder of the target is one of the source."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}={self.target}"
+
+    @property
+    def reversed(self) -> RenameRule:
+        return RenameRule(self.target, self.source)
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """What rules do to the names of a checkpoint.
+
+    ``names`` maps old to new and holds only names that change, in the order given. ``counts`` and ``settled`` run in
+    parallel to ``rules``: names that each changes, and names that have its final form already.
+    """
+
+    rules: tuple[RenameRule, ...]
+    names: Mapping[str, str]
+    counts: tuple[int, ...]
+    settled: tuple[int, ...]
+
+    def new_name(self, name: str) -> str:
+        return self.names.get(name, name)
+
+
+def parse_rule(text: str) -> RenameRule:
+    """``FROM=TO``. Raises E_PATTERN for a malformed template or a placeholder that FROM does not have."""
+    source, equals, target = (part.strip() for part in text.partition("="))
+    if not equals or not source or not target or "=" in target:
+        raise refusal("E_PATTERN", f"'{shown(text)}' is not FROM=TO", fix="for example a.{rest}=b.{rest}")
+    for template in (source, target):
+        fault = template_fault(template)
+        if fault:
+            raise refusal("E_PATTERN", f"the pattern '{shown(template)}' {fault}", fix="for example a.{rest}=b.{rest}")
+    strange = set(compile_template(target).keys) - set(compile_template(source).keys)
+    if strange:
+        names = ", ".join(f"{{{key.rstrip('2')}}}" for key in sorted(strange))
+        raise refusal("E_PATTERN", f"'{shown(target)}' has {names}, which '{shown(source)}' does not have")
+    return RenameRule(source, target)
+
+
+def parse_rules(text: str) -> tuple[RenameRule, ...]:
+    """Rules of a file: one FROM=TO a line; empty lines and lines that start with ``#`` are left out."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(parse_rule(line) for line in lines if line and not line.startswith("#"))
+
+
+def reversed_rules(rules: Iterable[RenameRule]) -> tuple[RenameRule, ...]:
+    """The rules the other way round. Raises E_PATTERN where a rule loses something that FROM captures."""
+    return tuple(parse_rule(str(rule.reversed)) for rule in rules)
+
+
+def apply_rules(rules: Sequence[RenameRule], names: Sequence[str]) -> Renaming:
+    """Rename. Raises ``ConvertError`` with every fault: E_NAME_COLLISION, E_FAMILY_SPLIT, E_NAME_DOUBLED.
+
+    A name that has the final form of the rule already, and would only get it twice, stays as it is.
+    """
+    patterns = [(compile_template(rule.source), compile_template(rule.target)) for rule in rules]
+    changed: dict[str, str] = {}
+    counts, settled = [0] * len(patterns), [0] * len(patterns)
+    doubled: dict[str, str] = {}
+    for name in names:
+        number, new = first_match(patterns, name)
+        if number < 0 or new == name:
+            continue
+        if is_doubled(new) and not is_doubled(name):
+            if patterns[number][1].match(name) is not None:
+                settled[number] += 1
+            else:
+                doubled[name] = new
+            continue
+        changed[name] = new
+        counts[number] += 1
+    faults = [*_doubled_findings(doubled), *_collisions(names, changed), *_torn_families(names, changed)]
+    if faults:
+        raise ConvertError(faults)
+    for number, (source, target) in enumerate(patterns):
+        if not counts[number] and not settled[number]:
+            settled[number] = sum(target.match(name) is not None and source.match(name) is None for name in names)
+    return Renaming(tuple(rules), changed, tuple(counts), tuple(settled))
+
+
+def first_match(patterns: Sequence[tuple[Pattern, Pattern]], name: str) -> tuple[int, str]:
+    """Number of the first rule that fits and the name it gives; -1 and the name itself if none does."""
+    for number, (source, target) in enumerate(patterns):
+        captures = source.match(name)
+        if captures is not None and (new := target.format(captures)):
+            return number, new
+    return -1, name
+
+
+def is_doubled(name: str) -> bool:
+    """Whether a run of up to three segments, not all of them numbers, is followed by itself."""
+    parts = name.split(".")
+    for run in range(1, MAX_RUN + 1):
+        for start in range(len(parts) - 2 * run + 1):
+            piece = parts[start : start + run]
+            if piece == parts[start + run : start + 2 * run] and not all(part.isdecimal() for part in piece):
+                return True
+    return False
+
+
+def _doubled_findings(doubled: Mapping[str, str]) -> Iterable[Finding]:
+    for family in families(doubled).values():
+        first = family.names[0]
+        yield finding(
+            "E_NAME_DOUBLED",
+            "error",
+            f"{len(family.names)} x '{family.template}' would become '{shown(doubled[first])}', which repeats itself",
+            tensor=first,
+            fix="anchor the rule: begin FROM with the literal names that are there now",
+            data={"count": len(family.names)},
+        )
+
+
+def _collisions(names: Sequence[str], changed: Mapping[str, str]) -> list[Finding]:
+    taken: dict[str, str] = {}
+    faults = []
+    for name in names:
+        new = changed.get(name, name)
+        other = taken.setdefault(new, name)
+        if other != name:
+            faults.append(
+                finding(
+                    "E_NAME_COLLISION",
+                    "error",
+                    f"'{shown(other)}' and '{shown(name)}' would both be called so",
+                    tensor=new,
+                    fix="compare the two with `convertkit diff`; repair --dedupe drops equal ones",
+                )
+            )
+    return faults[:MAX_LISTED]
+
+
+def _torn_families(names: Sequence[str], changed: Mapping[str, str]) -> Iterable[Finding]:
+    """Layers of which some tensors would move and others not, or go to different places, or change their roles."""
+    touched = {name.rpartition(".")[0] for name in changed}
+    leaves: dict[str, list[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if module in touched and leaf in FAMILY_LEAVES:
+            leaves.setdefault(module, []).append(leaf)
+    torn = {module: found for module, found in leaves.items() if len(found) > 1 and _is_torn(module, found, changed)}
+    for family in families(torn).values():
+        module = family.names[0]
+        parts = ", ".join(shown(changed.get(f"{module}.{leaf}", f"{module}.{leaf}")) for leaf in torn[module])
+        yield finding(
+            "E_FAMILY_SPLIT",
+            "error",
+            f"{len(family.names)} x '{family.template}': the tensors of one layer would become {parts}",
+            tensor=f"{module}.{torn[module][0]}",
+            fix="end the rule with {x} instead of the last name, so that all tensors of the layer move",
+            data={"count": len(family.names), "modules": list(family.names[:MAX_LISTED])},
+        )
+
+
+def _is_torn(module: str, leaves: Iterable[str], changed: Mapping[str, str]) -> bool:
+    homes = set()
+    for leaf in leaves:
+        home, _, new_leaf = changed.get(f"{module}.{leaf}", f"{module}.{leaf}").rpartition(".")
+        if new_leaf != leaf:
+            return True
+        homes.add(home)
+    return len(homes) > 1
+
+
+def idle_rules(renaming: Renaming, elsewhere: Sequence[int] = ()) -> list[RenameRule]:
+    """Rules that change no name, whose final form no name has, and that changed nothing ``elsewhere`` (counts in
+    parallel to the rules: entries of configs)."""
+    other = elsewhere or (0,) * len(renaming.rules)
+    triples = zip(renaming.rules, renaming.counts, renaming.settled, other, strict=True)
+    return [rule for rule, count, settled, more in triples if not count and not settled and not more]
+
+
+def module_rules(rule: RenameRule) -> tuple[RenameRule, ...]:
+    """The rule as it applies to names of modules: as it stands, and without a last segment that both sides share."""
+    source, _, leaf = rule.source.rpartition(".")
+    target, _, other = rule.target.rpartition(".")
+    plain = leaf == other and leaf not in ("{rest}", "{i}", "{e}") and source and target
+    if not plain or (leaf in PLACEHOLDERS and rule.source.count(leaf) > 1):
+        return (rule,)
+    shorter = RenameRule(source, target)
+    if set(compile_template(target).keys) - set(compile_template(source).keys):
+        return (rule,)
+    return (shorter, rule) if leaf == "{x}" else (rule, shorter)

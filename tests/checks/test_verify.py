@@ -1,0 +1,87 @@
+"""The checks of a run: one flipped bit in what was staged is found for every kind of unit, and nothing is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import convertkit.verbs.line as line
+from convertkit.errors import ConvertError
+from convertkit.verbs.convert import convert
+from convertkit.verbs.dequant import dequant
+from convertkit.verbs.pack import pack_nvfp4
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+DRAFTER, EXPORT = FIXTURES / "dflash2-tiny", FIXTURES / "modelopt-export-tiny"
+MODULE = "model.layers.0.mlp.down_proj"
+
+
+def flip(monkeypatch: pytest.MonkeyPatch, tensor: str, byte: int = 0) -> None:
+    """Flip the lowest bit of one byte on its way to the disk, as a wrong buffer or a bad disk would."""
+    execute = line.execute
+
+    def spoiled(plan: Any, facts: Any, desk: Any, sink: Any, workers: int, done: Any) -> dict[str, str]:
+        file = plan.file_of[tensor]
+        place = byte + next(item.header.starts[tensor] for item in plan.files if item.name == file)
+        write_at = sink.write_at
+
+        def write(name: str, offset: int, data: memoryview) -> None:
+            changed = bytearray(data)
+            if name == file and offset <= place < offset + len(changed):
+                changed[place - offset] ^= 1
+            write_at(name, offset, memoryview(changed))
+
+        sink.write_at = write
+        return execute(plan, facts, desk, sink, workers, done)
+
+    monkeypatch.setattr(line, "execute", spoiled)
+
+
+def pack(out: Path) -> object:
+    return pack_nvfp4(DRAFTER, out)
+
+
+def respell(out: Path) -> object:
+    return convert(EXPORT, out, to="nvfp4-ct")
+
+
+def expand(out: Path) -> object:
+    return dequant(EXPORT, out)
+
+
+def cast(out: Path) -> object:
+    return convert(DRAFTER, out, to="f32")
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
+    "copied tensor of a pack": (pack, "norm.weight", 1),
+    "codes": (pack, "layers.2.mlp.up_proj.weight", 77),
+    "block scales": (pack, "layers.2.mlp.up_proj.weight_scale", 5),
+    "global scale": (pack, "layers.2.mlp.up_proj.weight_scale_2", 0),
+    "expanded weight": (expand, f"{MODULE}.weight", 40),
+    "copied tensor of an expansion": (expand, "model.norm.weight", 0),
+    "re-spelled codes": (respell, f"{MODULE}.weight_packed", 9),
+    "re-spelled block scales": (respell, f"{MODULE}.weight_scale", 3),
+    "re-spelled global scale": (respell, f"{MODULE}.weight_global_scale", 1),
+    "cast tensor": (cast, "fc.weight", 12),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_flipped_bit_breaks_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    run, tensor, byte = CASES[case]
+    flip(monkeypatch, tensor, byte)
+    with pytest.raises(ConvertError) as caught:
+        run(tmp_path / "out")
+    assert (caught.value.code, caught.value.status) == ("E_PROMISE", 70)
+    assert {item.where.tensor for item in caught.value.findings} == {tensor}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("run", [pack, expand, respell, cast])
+def test_untouched_runs_pass(tmp_path: Path, run: Callable[[Path], object]) -> None:
+    run(tmp_path / "out")
+    assert (tmp_path / "out" / "SHA256SUMS").exists()

@@ -1,0 +1,183 @@
+"""Config fields of every drafter format, as its own package reads them: one table per format.
+
+Sources: z-lab dflash 0.1.0 (``model.py:127, 363, 560``), speculators 0.9.0 (``config.py``, ``models/*/config.py``),
+DeepSpec afdfa7c (``modeling/dspark``), transformers 5.19 (defaults of ``Qwen3Config``), and for EAGLE-3 the readers
+in vLLM 0.33 (``llama_eagle3.py``). Engines' readings that differ are in ``engines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from convertkit.layouts.fields import Field, changed
+from convertkit.layouts.meaning import Rules
+
+NESTED = "transformer_layer_config."
+PROPOSAL = "speculators_config.proposal_methods.0.speculative_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one reader understands one format."""
+
+    algorithm: str
+    fields: tuple[Field, ...]
+    rules: Rules
+
+
+def transformer(prefix: str, *, head_dim: object = 128, theta_at_top: bool = True) -> tuple[Field, ...]:
+    """Fields of the draft's own transformer, at the top level or below ``prefix``."""
+    rows = (
+        Field("backbone", ("model_type",), "word"),
+        Field("layers", ("num_hidden_layers",)),
+        Field("hidden", ("hidden_size",)),
+        Field("intermediate", ("intermediate_size",)),
+        Field("heads", ("num_attention_heads",)),
+        Field("kv_heads", ("num_key_value_heads",), default="=heads"),
+        Field("head_dim", ("head_dim",), default=head_dim),
+        Field("vocabulary", ("vocab_size",)),
+        Field("attention_bias", ("attention_bias",), "flag", default=False),
+        Field("eps", ("rms_norm_eps",), "number", default=1e-6),
+        Field("activation", ("hidden_act",), "word", default="silu"),
+        Field("layer_types", ("layer_types",), "words"),
+        Field("sliding_window", ("sliding_window",)),
+        Field("use_sliding_window", ("use_sliding_window",), "flag"),
+        Field("max_window_layers", ("max_window_layers",)),
+        Field("is_causal", ("is_causal",), "flag"),
+        Field("rope_parameters", ("rope_parameters",), "object"),
+        Field("rope_theta", ("rope_theta",), "number"),
+        Field("rope_scaling", ("rope_scaling",), "object"),
+        Field("partial_rotary", ("partial_rotary_factor",), "number"),
+        Field("neox", ("is_neox_style", "rope_is_neox_style"), "flag"),
+    )
+    return tuple(
+        Field(row.here, tuple(prefix + place for place in row.there), row.kind, row.via, row.default) for row in rows
+    )
+
+
+def either(here: str, key: str, kind: str = "whole", via: str = "same", default: object = None) -> Field:
+    """z-lab looks into ``dflash_config`` first, then at the top level. It writes, and others read, only the former."""
+    return Field(here, (f"dflash_config.{key}", key), kind, via, default, everywhere=False)
+
+
+_ZLAB = (
+    *transformer(""),
+    Field("target_hidden", ("target_hidden_size",), default="=hidden"),
+    Field("draft_vocabulary", ("draft_vocab_size",), default="=vocabulary"),
+    Field("target_layers", ("num_target_layers",)),
+    either("taps", "target_layer_ids", "ids", "ids"),
+    either("mask_token", "mask_token_id"),
+    Field("block_size", ("dflash_config.block_size", "block_size"), default=16),
+    Field("sample_from_anchor", ("dflash_config.sample_from_anchor",), "flag", default=False),
+    Field("causal", ("dflash_config.causal",), "flag"),
+    either("embedding_scale", "input_embedding_scale", "number", default=1.0),
+    either("output_multiplier", "output_multiplier", "number", default=1.0),
+    either("softcap", "final_logit_softcapping", "number"),
+)
+ZLAB_DFLASH = Reading("dflash", _ZLAB, Rules("zlab", taps="spread"))
+ZLAB_DFLASH2 = Reading(
+    "dflash2",
+    (
+        *_ZLAB,
+        either("conv_kernel", "conv_kernel_size"),
+        either("conv_group", "conv_group_size"),
+        either("selector_rank", "selector_rank"),
+        either("selector_top_k", "selector_top_k"),
+    ),
+    ZLAB_DFLASH.rules,
+)
+
+_MARKOV = (
+    Field("markov_rank", ("markov_rank",), default=256),
+    Field("markov_head", ("markov_head_type",), "word", default="vanilla"),
+    Field("confidence_head", ("enable_confidence_head",), "flag", default=True),
+    Field("confidence_with_markov", ("confidence_head_with_markov",), "flag", default=True),
+)
+DEEPSPEC = Reading(
+    "dspark",
+    (
+        *transformer(""),
+        Field("target_hidden", ("target_hidden_size",), default="=hidden"),
+        Field("draft_vocabulary", ("draft_vocab_size",), default="=vocabulary"),
+        Field("target_layers", ("num_target_layers",)),
+        Field("taps", ("target_layer_ids",), "ids", "ids"),
+        Field("mask_token", ("mask_token_id",)),
+        Field("block_size", ("block_size",)),
+        Field("sample_from_anchor", ("sample_from_anchor",), "flag", default=True),
+        *changed(_MARKOV, markov_rank=None, confidence_head=False, confidence_with_markov=False),
+    ),
+    Rules("zlab"),
+)
+
+_SPECULATORS = (
+    *transformer(NESTED),
+    Field("target_hidden", ("target_hidden_size",), default="=hidden"),
+    Field("draft_vocabulary", ("draft_vocab_size",), default=32000),
+    Field("target_layers", (NESTED + "num_target_layers",)),
+    Field("draft_tokens", (PROPOSAL,)),
+)
+_SPECULATORS_BLOCK = (
+    *_SPECULATORS,
+    Field("taps", ("aux_hidden_state_layer_ids",), "ids", "plus_one"),
+    Field("mask_token", ("mask_token_id",)),
+    Field("block_size", ("block_size",), default=8),
+    Field("non_causal", ("sliding_window_non_causal",), "flag", default=False),
+    Field("sample_from_anchor", ("sample_from_anchor",), "flag", default=False),
+)
+SPECULATORS_DFLASH = Reading("dflash", _SPECULATORS_BLOCK, Rules("speculators"))
+SPECULATORS_DFLASH2 = Reading(
+    "dflash2",
+    (
+        *changed(_SPECULATORS_BLOCK, non_causal=True),
+        Field("conv_kernel", ("conv_kernel_size",), default=2),
+        Field("conv_group", ("conv_group_size",), default=16),
+        Field("selector_rank", ("selector_rank",), default=256),
+        Field("selector_top_k", ("selector_top_k",), default=16),
+    ),
+    Rules("speculators"),
+)
+SPECULATORS_DSPARK = Reading(
+    "dspark", (*changed(_SPECULATORS_BLOCK, sample_from_anchor=True), *_MARKOV), Rules("speculators")
+)
+
+_NORMS = (
+    Field("norm_before_residual", ("norm_before_residual",), "flag", default=False),
+    Field("norm_before_fc", ("norm_before_fc",), "flag", default=False),
+    Field("fc_norm", ("fc_norm",), "flag", default=False),
+    Field("norm_output", ("norm_output",), "flag", default=False),
+)
+AUX = "eagle_aux_hidden_state_layer_ids"
+SPECULATORS_EAGLE3 = Reading(
+    "eagle3", (*_SPECULATORS, Field("taps", (AUX,), "ids", "plus_one"), *_NORMS), Rules("causal")
+)
+SPECULATORS_PEAGLE = Reading(
+    "peagle", (*SPECULATORS_EAGLE3.fields, Field("mask_token", ("mask_token_id",))), Rules("causal")
+)
+SPECULATORS_MTP = Reading("mtp", _SPECULATORS, Rules("causal"))
+EAGLE3 = Reading(
+    "eagle3",
+    (
+        *transformer("", head_dim="=hidden/heads"),
+        Field("target_hidden", ("target_hidden_size",), default="=hidden"),
+        Field("draft_vocabulary", ("draft_vocab_size",), default="=vocabulary"),
+        Field("target_layers", ("num_target_layers",)),
+        Field("taps", (f"eagle_config.{AUX}", AUX), "ids", "plus_one"),
+        *_NORMS,
+    ),
+    Rules("causal"),
+)
+
+READINGS: Mapping[str, Reading] = {
+    "dflash": ZLAB_DFLASH,
+    "dflash2": ZLAB_DFLASH2,
+    "dspark": DEEPSPEC,
+    "eagle3": EAGLE3,
+    "speculators-dflash": SPECULATORS_DFLASH,
+    "speculators-dflash2": SPECULATORS_DFLASH2,
+    "speculators-dspark": SPECULATORS_DSPARK,
+    "speculators-eagle3": SPECULATORS_EAGLE3,
+    "speculators-peagle": SPECULATORS_PEAGLE,
+    "speculators-mtp": SPECULATORS_MTP,
+}
+"""Layout name to the reading of the package that the format comes from."""

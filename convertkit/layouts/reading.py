@@ -1,0 +1,72 @@
+"""Read a drafter's config as one reader understands it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from convertkit.drafter import DrafterSpec
+from convertkit.errors import Finding, finding
+from convertkit.layouts.configs import READINGS, Reading
+from convertkit.layouts.fields import CONFIG_FILE, read_values
+from convertkit.layouts.layout import Layout
+from convertkit.layouts.meaning import resolve
+from convertkit.layouts.rules import without_model
+
+BORROWABLE = ("embed_tokens.weight", "lm_head.weight")
+"""Tensors that a drafter takes from its target when it does not hold them."""
+
+CONFIDENCE = "confidence_head.proj.weight"
+
+
+def read_spec(reading: Reading, config: Mapping[str, Any]) -> tuple[DrafterSpec, tuple[Finding, ...]]:
+    """The spec, and E_CONFIG for every field that is malformed or stated twice differently."""
+    values, faults = read_values(reading.fields, config)
+    spec = resolve(reading.algorithm, values, reading.rules)
+    return spec, (*faults, *_rope_conflicts(values), *_causal_conflicts(values, spec))
+
+
+def stated_spec(
+    layout: Layout, config: Mapping[str, Any], names: Iterable[str]
+) -> tuple[DrafterSpec, tuple[Finding, ...]] | None:
+    """What a drafter's config means to the package that its format comes from, completed by what its tensors show.
+
+    None if the layout has no table of config fields.
+    """
+    reading = READINGS.get(layout.name)
+    if reading is None:
+        return None
+    spec, faults = read_spec(reading, config)
+    return with_tensors(spec, config, names), faults
+
+
+def with_tensors(spec: DrafterSpec, config: Mapping[str, Any], names: Iterable[str]) -> DrafterSpec:
+    """The spec with what only tensors tell: what is borrowed, whether there is a map, and a confidence head that a
+    DeepSpec config does not mention."""
+    plain = {without_model(name) for name in names}
+    borrowed = tuple(name for name in BORROWABLE if name not in plain)
+    made = replace(spec, borrowed=borrowed, vocabulary_map="d2t" if "d2t" in plain else None)
+    if "enable_confidence_head" not in config and CONFIDENCE in plain and spec.algorithm == "dspark":
+        with_markov = bool(config.get("confidence_head_with_markov", True)) and bool(spec.markov_rank)
+        made = replace(made, confidence_head=True, confidence_with_markov=with_markov)
+    return made
+
+
+def _rope_conflicts(values: Mapping[str, Any]) -> Iterator[Finding]:
+    inner = values.get("rope_parameters") or {}
+    for key, other in (("rope_theta", values.get("rope_theta")), ("partial_rotary_factor", values["partial_rotary"])):
+        if inner.get(key) is not None and other is not None and inner[key] != other:
+            message = f"'{key}' is {other}, and {inner[key]} in 'rope_parameters': readers disagree about which counts"
+            yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key=key, fix="make the two equal")
+
+
+def _causal_conflicts(values: Mapping[str, Any], spec: DrafterSpec) -> Iterator[Finding]:
+    """A second statement about causality that the format's own package does not read, and that says otherwise."""
+    for key, name in (("is_causal", "is_causal"), ("causal", "dflash_config.causal")):
+        stated = values.get(key)
+        if stated is not None and any(layer.causal != stated for layer in spec.attention):
+            if spec.algorithm in ("eagle3", "peagle", "mtp"):
+                continue
+            message = f"'{name}' is {str(stated).lower()}, but the format's own package takes layers for the opposite"
+            yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key=name, fix=f"correct or remove '{name}'")

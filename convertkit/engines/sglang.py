@@ -1,0 +1,90 @@
+"""How SGLang 0.5.23 reads drafters: flat configs only, never those of speculators.
+
+Sources: ``srt/speculative/dflash_utils.py:588-760``, ``srt/models/dflash.py:157-285``, ``srt/models/dspark.py:482``,
+``srt/speculative/dspark_components/dspark_config.py``, ``srt/models/llama_eagle3.py:130-210``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from convertkit.drafter import DrafterSpec
+from convertkit.engines.reading import Engine, Refusal, Serving
+from convertkit.layouts.configs import DEEPSPEC, EAGLE3, ZLAB_DFLASH, ZLAB_DFLASH2, Reading
+from convertkit.layouts.fields import Field, changed, look, moved
+from convertkit.layouts.meaning import SLIDING, Rules
+
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "target_layers": ("dflash_config.num_target_layers", "num_target_layers"),
+    "output_multiplier": ("dflash_config.output_multiplier",),
+    "softcap": ("dflash_config.final_logit_softcapping",),
+    "embedding_scale": (),
+    "neox": ("rope_is_neox_style", "is_neox_style"),
+    "draft_vocabulary": (),
+    "target_hidden": (),
+    "sample_from_anchor": (),
+    "conv_kernel": ("dflash_config.conv_kernel_size",),
+    "conv_group": ("dflash_config.conv_group_size",),
+    "selector_rank": ("dflash_config.selector_rank",),
+    "selector_top_k": ("dflash_config.selector_top_k",),
+}
+
+
+def _flat(reading: Reading) -> Reading:
+    return replace(
+        reading, fields=moved(reading.fields, **_PLACES), rules=Rules("zlab", whole_head=False, taps="spread")
+    )
+
+
+def _sliding_without_window(spec: DrafterSpec, config: Mapping[str, Any]) -> bool:
+    types = look(config, "layer_types")
+    windowed = look(config, "sliding_window") is not None and look(config, "use_sliding_window") is True
+    return isinstance(types, list) and SLIDING in types and not windowed
+
+
+def _reduced(spec: DrafterSpec, config: Mapping[str, Any]) -> bool:
+    return spec.draft_vocabulary != spec.vocabulary
+
+
+_WINDOW = Refusal("attention", _sliding_without_window, "sliding layers need 'use_sliding_window' and a window")
+_VOCABULARY = Refusal("draft_vocabulary", _reduced, "the target's head is used; d2t and lm_head are skipped silently")
+_RANK = Refusal("markov_rank", lambda spec, config: not spec.markov_rank, "a Markov head is required")
+_UNTOLD = Refusal(
+    "confidence_head",
+    lambda spec, config: look(config, "enable_confidence_head") is None and not spec.confidence_head,
+    "without 'enable_confidence_head' the head is expected",
+)
+_DSPARK: tuple[Field, ...] = changed(
+    moved(
+        DEEPSPEC.fields,
+        **{key: _PLACES[key] for key in ("neox", "draft_vocabulary", "target_hidden")},
+        taps=("dflash_config.target_layer_ids", "target_layer_ids"),
+        block_size=("dflash_config.block_size", "block_size"),
+        mask_token=("dflash_config.mask_token_id", "mask_token_id"),
+    ),
+    confidence_head=True,
+    confidence_with_markov=True,
+)
+
+SGLANG = Engine(
+    "sglang",
+    "0.5.23",
+    {
+        "dflash": Serving(_flat(ZLAB_DFLASH), (_WINDOW, _VOCABULARY)),
+        "dflash2": Serving(_flat(ZLAB_DFLASH2), (_WINDOW, _VOCABULARY)),
+        "dspark": Serving(
+            replace(DEEPSPEC, fields=_DSPARK, rules=Rules("zlab", whole_head=False, taps="spread")),
+            (_WINDOW, _VOCABULARY, _RANK, _UNTOLD),
+        ),
+        "eagle3": Serving(
+            replace(
+                EAGLE3,
+                fields=moved(EAGLE3.fields, norm_before_residual=()),
+                rules=Rules("causal", whole_head=False),
+            )
+        ),
+    },
+    "reads no speculators config: convert it to dflash, dspark or eagle3",
+)

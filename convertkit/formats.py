@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-KEEP = "keep"
-Grid = Literal["BF16", "F16", "F32", "NVFP4"]
+KEEP: Literal["keep"] = "keep"
+Grid = Literal["BF16", "F16", "F32", "NVFP4", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,10 @@ _ROWS = (
     Format(
         "nvfp4-ct", "safetensors", KEEP, "compressed-tensors", "NVFP4", "NVFP4 W4A16 as compressed-tensors spells it"
     ),
+    Format("speculators", "safetensors", "speculators", KEEP, KEEP, "a drafter as speculators keeps it"),
+    Format("dflash", "safetensors", "dflash", KEEP, KEEP, "a DFlash or DFlash 2 drafter as z-lab keeps it"),
+    Format("dspark", "safetensors", "dspark", KEEP, KEEP, "a DSpark drafter as DeepSpec keeps it and vLLM serves it"),
+    Format("eagle3", "safetensors", "eagle3", KEEP, KEEP, "an EAGLE-3 drafter under its first names, midlayer.*"),
 )
 
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.drafters import allow_loss_option, target_id_option, target_model_option
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
 from convertkit.formats import FORMATS
@@ -18,9 +19,9 @@ from convertkit.formats import FORMATS
 @folder_argument("source")
 @folder_argument("out")
 @click.option("--to", "format_name", type=click.Choice(tuple(FORMATS)), required=True, help="See `convertkit formats`.")
-@click.option(
-    "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
-)
+@target_model_option
+@target_id_option
+@allow_loss_option
 @writing_options
 @shared_options
 def command(
@@ -28,6 +29,8 @@ def command(
     out: Path,
     format_name: str,
     target_model: Path | None,
+    target_id: str | None,
+    allow_loss: tuple[str, ...],
     dry_run: bool,
     make_options: Callable[..., Any],
     sizes: Mapping[str, int],
@@ -48,6 +51,8 @@ def command(
                 out,
                 to=format_name,
                 target_model=target_model,
+                target_id=target_id,
+                allow_loss=allow_loss,
                 only_plan=dry_run,
                 options=make_options(progress),
                 **sizes,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from convertkit.checks.fidelity import DEFAULT_LIMITS
 from convertkit.containers.folder import open_checkpoint
+from convertkit.convert.drafters import ROUTES
 from convertkit.convert.identify import identify
 from convertkit.convert.place import check_place
 from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Plan
 from convertkit.convert.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
 from convertkit.errors import refusal
 from convertkit.formats import FORMATS
+from convertkit.verbs.drafters import to_drafter
 from convertkit.verbs.line import Options, Reporter, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report, dequant_report, gate_report
@@ -25,6 +28,8 @@ def convert(
     *,
     to: str,
     target_model: str | os.PathLike[str] | None = None,
+    target_id: str | None = None,
+    allow_loss: Sequence[str] = (),
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     header_slack_bytes: int = 0,
     only_plan: bool = False,
@@ -32,12 +37,28 @@ def convert(
 ) -> Result | DryRun:
     """Convert ``source`` to the format ``to`` (a row of ``convertkit.formats.FORMATS``) in the new folder ``out``.
 
+    ``target_id`` and ``allow_loss`` are for formats of drafters, see ``verbs.drafters``.
+
     Raises:
         ConvertError: see ``docs/errors.md``.
     """
     row = FORMATS.get(to)
     if row is None:
         raise refusal("E_USAGE", f"no format is called '{to}'", fix=f"one of: {', '.join(FORMATS)}")
+    if row.layout in ROUTES:
+        return to_drafter(
+            source,
+            out,
+            to=row.layout,
+            verb="convert",
+            target_model=target_model,
+            target_id=target_id,
+            allow_loss=allow_loss,
+            max_shard_bytes=max_shard_bytes,
+            header_slack_bytes=header_slack_bytes,
+            only_plan=only_plan,
+            options=options,
+        )
     checkpoint = open_checkpoint(source)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     identity = identify(checkpoint)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convertkit.containers.files import read_small
-from convertkit.containers.folder import CONFIG
+from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.strict_json import parse_json
-from convertkit.errors import refusal
+from convertkit.convert.target import Target
+from convertkit.errors import ConvertError, refusal
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 """Where multimodal configs keep the language model's fields (transformers 5: ``PretrainedConfig.get_text_config``)."""
@@ -18,12 +20,54 @@ TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 
 def target_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The language-model part of a target's ``config.json``. Raises E_NOT_FOUND, E_JSON, E_CONFIG."""
+    return _text_part(_whole_config(folder))
+
+
+def _whole_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
     config = parse_json(read_small(Path(folder), CONFIG), CONFIG)
     if not isinstance(config, dict):
         raise refusal("E_JSON", "the file does not hold a JSON object", file=CONFIG)
+    return config
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     section = next((config[key] for key in TEXT_SECTIONS if isinstance(config.get(key), dict)), config)
-    assert isinstance(section, dict)
+    assert isinstance(section, Mapping)
     return section
+
+
+def open_target(folder: str | os.PathLike[str]) -> Target:
+    """A target by its config, with its weights if the folder holds any. Raises as ``target_config`` does, and for
+    weights that cannot be read."""
+    whole = _whole_config(folder)
+    text = _text_part(whole)
+    try:
+        weights = open_checkpoint(folder)
+    except ConvertError as error:
+        if error.code != "E_NO_WEIGHTS":
+            raise
+        weights = None
+    dtype = next((part[key] for part in (text, whole) for key in ("dtype", "torch_dtype") if part.get(key)), None)
+    name = whole.get("_name_or_path")
+    return Target(
+        _whole_number(text, "num_hidden_layers"),
+        _whole_number(text, "hidden_size"),
+        _whole_number(text, "vocab_size"),
+        dtype if isinstance(dtype, str) else None,
+        tuple(item for item in whole.get("architectures") or () if isinstance(item, str)),
+        name if isinstance(name, str) and HUB_NAME.fullmatch(name) else None,
+        bool(whole.get("tie_word_embeddings") or text.get("tie_word_embeddings")),
+        weights,
+    )
+
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""A repository on the hub, ORG/NAME."""
+
+
+def _whole_number(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else None
 
 
 def target_layers(folder: str | os.PathLike[str]) -> int:

@@ -1,0 +1,43 @@
+"""``mask_embedding.pt``: a trained embedding of the mask token that some DFlash drafters carry beside their weights.
+
+Readers (vLLM 0.33 ``qwen3_dflash.py:894``, SGLang 0.5.23 ``dflash_worker_v2.py:1318``) take a tensor, or an object
+with ``embedding`` and ``mask_token_id``. Conversions carry the file byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint
+from convertkit.drafter import DrafterSpec
+from convertkit.errors import Finding, finding
+
+MASK_EMBEDDING = "mask_embedding.pt"
+
+
+def mask_embedding_findings(checkpoint: Checkpoint, spec: DrafterSpec) -> Iterator[Finding]:
+    """E_MASK_EMBEDDING if the file is there and does not fit: width, token, or a file that only pickle could load."""
+    if MASK_EMBEDDING not in checkpoint.side_files:
+        return
+    import torch
+
+    try:
+        stored: Any = torch.load(checkpoint.root / MASK_EMBEDDING, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds
+        yield _fault(f"the file cannot be read as weights only: {type(error).__name__}")
+        return
+    token = None
+    if isinstance(stored, Mapping):
+        token, stored = stored.get("mask_token_id"), stored.get("embedding")
+    if not isinstance(stored, torch.Tensor):
+        yield _fault("the file holds no tensor")
+        return
+    if spec.hidden is not None and stored.numel() != spec.hidden:
+        yield _fault(f"the embedding has {stored.numel()} numbers, the drafter is {spec.hidden} wide")
+    if token is not None and spec.mask_token is not None and int(token) != spec.mask_token:
+        yield _fault(f"the file is for token {int(token)}, the config states {spec.mask_token}")
+
+
+def _fault(message: str) -> Finding:
+    return finding("E_MASK_EMBEDDING", "error", message, file=MASK_EMBEDDING)

@@ -1,0 +1,11 @@
+"""``convertkit to-dflash SRC OUT``."""
+
+from __future__ import annotations
+
+from convertkit.cli.drafters import drafter_command
+
+command = drafter_command(
+    "to-dflash",
+    "convertkit to-dflash drafter-speculators drafter-zlab --target-model target",
+    "Convert the DFlash or DFlash 2 drafter SOURCE to z-lab's format in the new folder OUT.",
+)

@@ -1,0 +1,11 @@
+"""``convertkit to-dspark SRC OUT``."""
+
+from __future__ import annotations
+
+from convertkit.cli.drafters import drafter_command
+
+command = drafter_command(
+    "to-dspark",
+    "convertkit to-dspark drafter-speculators drafter-native --target-model target",
+    "Convert the DSpark drafter SOURCE to DeepSpec's format, which vLLM and SGLang serve, in the new folder OUT.",
+)

@@ -33,7 +33,16 @@ class Planes(NamedTuple):
 
 def raw_tensors(folder: Path) -> dict[str, Raw]:
     """All tensors of ``model.safetensors``, read without any package."""
-    blob = (folder / "model.safetensors").read_bytes()
+    return _tensors_of(folder / "model.safetensors")
+
+
+def all_tensors(folder: Path) -> dict[str, Raw]:
+    """All tensors of all shards."""
+    return {name: raw for path in sorted(folder.glob("*.safetensors")) for name, raw in _tensors_of(path).items()}
+
+
+def _tensors_of(path: Path) -> dict[str, Raw]:
+    blob = path.read_bytes()
     start = 8 + int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8:start])
     header.pop("__metadata__", None)

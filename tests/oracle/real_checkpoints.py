@@ -1,8 +1,8 @@
 """Checkpoints written by the real packages, from tiny random models: folders to compare with, byte for byte.
 
 Every function writes a folder (made if missing) and returns it. The heavy packages are imported on the call;
-``tiny_qwen3_bf16`` and ``llmcompressor_oneshot`` work in the llm-compressor environment, all others in that of
-the other packages.
+``tiny_qwen3``, ``tiny_llama`` and ``llmcompressor_oneshot`` work in the llm-compressor environment, all but the
+last in that of the other packages.
 """
 
 from __future__ import annotations
@@ -48,12 +48,24 @@ def roughen(model: Any, seed: int) -> None:
         weight.data.copy_(values.to(weight.dtype))
 
 
-def tiny_qwen3_bf16(out: Path, seed: int = 0) -> Path:
-    """A causal LM of two layers in BF16, as transformers saves it."""
+def tiny_qwen3(out: Path, seed: int = 0, dtype: str = "bfloat16", max_shard_size: str = "1GB") -> Path:
+    """A causal LM of two layers, as transformers saves it."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    model = Qwen3ForCausalLM(Qwen3Config(**QWEN3)).to(torch.bfloat16)
+    model = Qwen3ForCausalLM(Qwen3Config(**QWEN3)).to(getattr(torch, dtype))
+    roughen(model, seed)
+    model.save_pretrained(out, max_shard_size=max_shard_size)
+    return out
+
+
+def tiny_llama(out: Path, seed: int = 1, dtype: str = "bfloat16") -> Path:
+    """Another causal LM of two layers: no norms of heads, tied embeddings, one key head."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {**QWEN3, "num_key_value_heads": 1, "intermediate_size": 176, "tie_word_embeddings": True}
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).to(getattr(torch, dtype))
     roughen(model, seed)
     model.save_pretrained(out)
     return out
@@ -62,11 +74,10 @@ def tiny_qwen3_bf16(out: Path, seed: int = 0) -> Path:
 def modelopt_export(source: Path, out: Path) -> Path:
     """``export_hf_checkpoint`` of a transformers folder quantized to W4A16 NVFP4 by amax, without data."""
     import modelopt.torch.quantization as mtq
-    import torch
     from modelopt.torch.export import export_hf_checkpoint
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     mtq.quantize(model, mtq.W4A16_NVFP4_CFG, forward_loop=None)
     export_hf_checkpoint(model, export_dir=out)
     return out
@@ -74,12 +85,11 @@ def modelopt_export(source: Path, out: Path) -> Path:
 
 def llmcompressor_oneshot(source: Path, out: Path) -> Path:
     """``oneshot`` with scheme NVFP4A16 on all linears but the head, without data."""
-    import torch
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     oneshot(model=model, recipe=QuantizationModifier(targets="Linear", scheme="NVFP4A16", ignore=["lm_head"]))
     model.save_pretrained(out, save_compressed=True)
     return out

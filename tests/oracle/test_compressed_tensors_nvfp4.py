@@ -154,7 +154,7 @@ def test_dequantize_gives_the_same_bits(global_bits: int) -> None:
 
 def test_a_oneshot_checkpoint_is_reproduced(tmp_path: Path) -> None:
     pytest.importorskip("llmcompressor", reason="needs llm-compressor")
-    source = planes.raw_tensors(real_checkpoints.tiny_qwen3_bf16(tmp_path / "source"))
+    source = planes.raw_tensors(real_checkpoints.tiny_qwen3(tmp_path / "source"))
     packed = planes.raw_tensors(real_checkpoints.llmcompressor_oneshot(tmp_path / "source", tmp_path / "packed"))
     modules = planes.modules_with(packed, "weight_packed")
     assert len(modules) == 14

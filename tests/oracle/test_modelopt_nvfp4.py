@@ -143,7 +143,7 @@ def assert_same_file(source: dict[str, planes.Raw], packed: dict[str, planes.Raw
 
 
 def test_an_exported_checkpoint_is_reproduced(tmp_path: Path) -> None:
-    source = planes.raw_tensors(real_checkpoints.tiny_qwen3_bf16(tmp_path / "source"))
+    source = planes.raw_tensors(real_checkpoints.tiny_qwen3(tmp_path / "source"))
     packed = planes.raw_tensors(real_checkpoints.modelopt_export(tmp_path / "source", tmp_path / "packed"))
     modules = planes.modules_with(packed, "weight_scale")
     assert len(modules) == 14

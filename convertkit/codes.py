@@ -177,7 +177,7 @@ CODES: dict[str, Code] = {
     "W_FULL_REWRITE": Code(0, "The filesystem cannot move the payload, so a file was written anew."),
     "W_REPORT_REMOVED": Code(0, "A report about the bytes before the change was removed."),
     # releases: manifests, sums, verification
-    "E_DIGEST_PENDING": Code(1, "A file was changed in place and its digest has not been taken since."),
+    "E_DIGEST_PENDING": Code(1, "A file was changed in place, or copied quickly, and its digest has not been taken since."),
     "E_DIGEST": Code(1, "A file's bytes are not those that the manifest states."),
     "E_SIZE": Code(1, "A file's size is not the one that the manifest states."),
     "E_FILE_MISSING": Code(1, "A listed file is not there under exactly that name."),

@@ -46,6 +46,7 @@ COMMANDS: dict[str, Row] = {
     "to-dspark": Row("convertkit.cli.to_dspark", "Convert a DSpark drafter to the format that vLLM serves natively."),
     "gate": Row("convertkit.cli.gate", "Compare a checkpoint with its reference, tensor by tensor."),
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),
+    "fix-keys": Row("convertkit.cli.fix_keys", "Rename tensors, in a new output or in place."),
     "manifest": Row("convertkit.cli.manifest", "Write MANIFEST.json and SHA256SUMS for a folder."),
     "verify": Row("convertkit.cli.verify", "Verify a folder against its manifest."),
     "formats": Row("convertkit.cli.formats", "List the formats that can be converted to."),

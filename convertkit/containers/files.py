@@ -13,6 +13,9 @@ from convertkit.errors import refusal
 MAX_JSON_BYTES = 256 * 1024 * 1024
 """Largest JSON file that is read: an index of a million tensors is far below."""
 
+HUB_PREFIXES = ("models--", "datasets--")
+"""How folders of a hub cache begin (huggingface_hub 1.33)."""
+
 
 def stamp_of(fd: int) -> FileStamp:
     """Identity, size and mtime of an open file."""
@@ -47,10 +50,21 @@ def resolved(root: Path, name: str) -> Path:
 
 def _in_hub_blobs(home: Path, real: Path) -> bool:
     """Hub cache layout: ``models--ORG--NAME/snapshots/REV/FILE`` links to ``models--ORG--NAME/blobs/DIGEST``."""
+    cache = _hub_cache(home)
+    return cache is not None and real.is_relative_to(cache / "blobs")
+
+
+def in_hub_cache(folder: Path) -> bool:
+    """Whether a folder, links followed, is a snapshot in a hub cache or its ``blobs``."""
+    real = folder.resolve()
+    return _hub_cache(real) is not None or (real.name == "blobs" and real.parent.name.startswith(HUB_PREFIXES))
+
+
+def _hub_cache(home: Path) -> Path | None:
     for parent in home.parents:
-        if parent.name == "snapshots" and parent.parent.name.startswith(("models--", "datasets--")):
-            return real.is_relative_to(parent.parent / "blobs")
-    return False
+        if parent.name == "snapshots" and parent.parent.name.startswith(HUB_PREFIXES):
+            return parent.parent
+    return None
 
 
 def open_regular(root: Path, name: str) -> int:

@@ -21,6 +21,9 @@ QUANT_CONFIG = "hf_quant_config.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 WEIGHTS = ".safetensors"
 
+EDIT_FOLDER = ".convertkit-edit"
+"""Journal of a change in place (``convert.inplace``); while it is there the files beside it may be half changed."""
+
 NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
     # pattern (matched whole), why it does not travel
     (r".*\.safetensors", "weights"),
@@ -30,7 +33,7 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
     (r"hf_quant_config\.json|quantize_config\.json|quant_config\.json", "quantization file"),
     (r"MANIFEST\.json|SHA256SUMS|TENSORS\.jsonl|PROVENANCE\.intoto\.json", "manifest"),
     (r".*\.(sig|sigstore|asc)", "signature"),
-    (r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|MANIFEST)(\.rows\.jsonl|\.json)", "report"),
+    (r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|RENAME_REPORT|REPAIR_REPORT|MANIFEST)(\.rows\.jsonl|\.json)", "report"),
 )
 """Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
 
@@ -59,6 +62,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ``Checkpoint.findings``.
     """
     root = Path(path)
+    _refuse_unfinished(root if root.is_dir() else root.parent)
     if root.is_dir():
         return _open_folder(root)
     if not os.path.lexists(root):
@@ -68,6 +72,16 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         return Checkpoint(root.parent, "gguf", model.files, model.tensors, is_file=True, metadata=model.metadata)
     file, header = _open_file(root.parent, root.name)
     return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings, is_file=True)
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    if os.path.lexists(folder / EDIT_FOLDER):
+        raise refusal(
+            "E_EDIT_UNFINISHED",
+            "a change in place was interrupted here, so files may be half changed",
+            file=EDIT_FOLDER,
+            fix="run `convertkit fix-keys FOLDER --in-place --recover` (or --undo), which finishes it or takes it back",
+        )
 
 
 def _open_file(root: Path, name: str) -> tuple[WeightFile, Header]:

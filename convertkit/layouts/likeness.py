@@ -50,8 +50,9 @@ def likeness(here: Mapping[str, Form | None], there: Mapping[str, Form | None]) 
     left = tuple(sorted(ours.keys() - pairs.keys()))
     if faults:
         return Likeness((), left, missing, tuple(faults))
-    rules = tuple(_rules(pairs, mine, yours))
-    wrong = _disagreement(rules, pairs, mine, yours)
+    bound = {template: family for template, family in mine.items() if template not in left}
+    rules = tuple(_rules(pairs, bound, yours))
+    wrong = _disagreement(rules, pairs, bound, yours)
     return Likeness((), left, missing, (wrong,)) if wrong else Likeness(rules, left, missing)
 
 
@@ -175,7 +176,7 @@ def _ambiguous(template: str, found: Mapping[str, float]) -> Finding:
 def _rules(pairs: Mapping[str, str], ours: Mapping[str, Family], theirs: Mapping[str, Family]) -> Iterator[RenameRule]:
     """Few rules that rename just so: those that hold for the most families first.
 
-    ``ours`` are all families here. A rule holds if every family that it touches becomes its counterpart.
+    ``ours`` are all families here but those without a counterpart, which may follow any rule. A rule holds if every family that it touches becomes its counterpart.
     """
     spelled = {template: _spelled(ours[template], theirs[other]) for template, other in pairs.items()}
     wanted = {

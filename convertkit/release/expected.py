@@ -90,7 +90,8 @@ def _conflicts(manifest: Manifest, found: ReadManifest, sums: Mapping[str, str])
 
     Whether the bytes of MANIFEST.json are those that the sums state is checked with all other files.
     """
-    listed = {entry.path: entry.sha256 for entry in manifest.files} | {MANIFEST: found.sha256}
+    listed = {entry.path: entry.sha256 for entry in manifest.files if not entry.is_pending}
+    listed[MANIFEST] = found.sha256
     if found.rows is not None:
         listed[ROWS] = found.rows.sha256
     for path in sorted({*listed, *sums}):

@@ -128,7 +128,7 @@ def take_inventory(
 ) -> tuple[tuple[FileEntry, ...], Rows]:
     """Entries of the ``listed`` files, and rows of the tensors ``stored`` in them (by file, in byte order).
 
-    Files in ``digests`` are not read. Tensors of a file in ``known`` wait until the file's digest says whether those
+    Files in ``digests`` are not read; an empty digest leaves it pending. Tensors of a file in ``known`` wait until the file's digest says whether those
     rows still hold; other tensors are hashed while their file is. Raises every failure to read together.
     """
     sizes = {path: os.stat(root / path).st_size for path in listed if os.path.exists(root / path)}
@@ -136,7 +136,7 @@ def take_inventory(
     hopeful = {path for path, _ in known if path in stored}
     now = {path: refs for path, refs in stored.items() if path not in hopeful}
     found = _hashed(root, to_hash, now, workers, progress)
-    sha256 = {path: digests.get(path) or found.files[path].sha256 for path in listed}
+    sha256 = {path: digests[path] if path in digests else found.files[path].sha256 for path in listed}
     sizes.update((path, item.size_bytes) for path, item in found.files.items())
     rows = {path: known.get((path, sha256[path]), ()) for path in hopeful}
     late = {path: stored[path] for path in hopeful if not _describes(rows[path], stored[path])}

@@ -23,15 +23,23 @@ MAX_INLINE_ROWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file: path inside the release, size in bytes (None where only sums were known), SHA-256 as 64 hex digits."""
+    """A file: path inside the release, size in bytes (None where only sums were known), SHA-256 as 64 hex digits.
+
+    The digest is empty while it is *pending*: the file was changed in place and has not been read since.
+    """
 
     path: str
     size_bytes: int | None
     sha256: str
 
+    @property
+    def is_pending(self) -> bool:
+        return not self.sha256
+
     def as_json(self) -> dict[str, Any]:
         size = {} if self.size_bytes is None else {"size": self.size_bytes}
-        return {"path": self.path, **size, "sha256": self.sha256}
+        digest = {} if self.is_pending else {"sha256": self.sha256}
+        return {"path": self.path, **size, **digest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +92,14 @@ def encode_manifest(manifest: Manifest) -> tuple[bytes, bytes | None]:
     Files are sorted by the bytes of their paths; tensors stay as given (by file, in the order of their bytes, so
     that with the header they determine the file).
     """
+    listed = sorted(manifest.files, key=lambda entry: byte_order(entry.path))
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "tool": {"name": "convertkit", "version": __version__},
-        "files": [entry.as_json() for entry in sorted(manifest.files, key=lambda entry: byte_order(entry.path))],
+        "files": [entry.as_json() for entry in listed if not entry.is_pending],
     }
+    if any(entry.is_pending for entry in listed):
+        document["pending"] = [entry.as_json() for entry in listed if entry.is_pending]
     rows = None
     if manifest.tensors:
         document["content_id"] = content_id(manifest.tensors, named=False)

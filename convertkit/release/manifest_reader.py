@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,10 @@ def parse_manifest(data: bytes, file: str, read_rows: Callable[[str], bytes] | N
     if document.get("schema") != SCHEMA:
         raise _unknown_schema(document.get("schema"), file)
     faults: list[Finding] = []
-    files = _files(document.get("files"), file, faults, "files")
+    pending = _pending(document.get("pending", []), file, faults)
+    files = (*_files(document.get("files"), file, faults, "files", empty=bool(pending)), *pending)
+    for path in {entry.path for entry in pending} & {entry.path for entry in files[: len(files) - len(pending)]}:
+        _fault(faults, f"'{shown(path)}' is listed and pending", file, "pending", "E_MANIFEST_DUP")
     rows = _rows_entry(document, file, faults)
     tensor_rows = document.get("tensors", [])
     if rows is not None and read_rows is not None and not faults:
@@ -100,12 +103,23 @@ def _object(value: Any, key: str, file: str, faults: list[Finding]) -> dict[str,
     return {}
 
 
-def _files(value: Any, file: str, faults: list[Finding], key: str, *, sized: bool = True) -> tuple[FileEntry, ...]:
-    """The entries of a list of files, each with a safe and unique path; at least one."""
+def _pending(value: Any, file: str, faults: list[Finding]) -> tuple[FileEntry, ...]:
+    """Files whose digest has not been taken since they were changed in place: path and size."""
+    if not isinstance(value, list) or any(not isinstance(item, dict) or "sha256" in item for item in value):
+        _fault(faults, "'pending' is not a list of files without digests", file, "pending")
+        return ()
+    found = _files([{**item, "sha256": "0" * 64} for item in value], file, faults, "pending", empty=True)
+    return tuple(replace(entry, sha256="") for entry in found)
+
+
+def _files(
+    value: Any, file: str, faults: list[Finding], key: str, *, sized: bool = True, empty: bool = False
+) -> tuple[FileEntry, ...]:
+    """The entries of a list of files, each with a safe and unique path; at least one unless ``empty``."""
     if not isinstance(value, list):
         _fault(faults, f"'{key}' is not a list", file, key)
         return ()
-    if not value:
+    if not value and not empty:
         _fault(faults, f"'{key}' is empty, so nothing could be verified", file, key, "E_MANIFEST_EMPTY")
     entries: dict[str, FileEntry] = {}
     for item in value:
@@ -123,7 +137,7 @@ def _file(item: Any, file: str, faults: list[Finding], key: str, sized: bool) ->
         _fault(faults, f"an entry of '{key}' has no path", file, key)
         return None
     path, size, sha256 = item["path"], item.get("size"), item.get("sha256")
-    own = key == "files" and path in (MANIFEST, SUMS)
+    own = key in ("files", "pending") and path in (MANIFEST, SUMS)
     wrong = "a manifest cannot list itself or the sums" if own else path_fault(path)
     if wrong is not None:
         _fault(faults, f"{wrong}: '{shown(path)}'", file, key, "E_MANIFEST_PATH")
@@ -250,7 +264,7 @@ def read_earlier(path: Path) -> tuple[EarlierRelease, ...]:
         if content.lstrip().startswith(b"{"):
             manifest_sha256 = digest
             earlier = parse_manifest(content, name).manifest
-            files.update((entry.path, entry) for entry in earlier.files)
+            files.update((entry.path, entry) for entry in earlier.files if not entry.is_pending)
             before = earlier.supersedes
         else:
             sums_sha256 = digest

@@ -77,11 +77,16 @@ def match(
     present = frozenset(tree.files)
     sizes, unreadable = _open_all(root, [path for path in listed if path in present])
     wrong_size = {path for path, size in sizes.items() if listed[path].size_bytes not in (None, size)}
-    to_hash = {path: size for path, size in sizes.items() if path not in wrong_size or earlier.may_hold(path, size)}
+    pending = {path for path in sizes if listed[path].is_pending and path not in wrong_size}
+    to_hash = {
+        path: size
+        for path, size in sizes.items()
+        if path not in pending and (path not in wrong_size or earlier.may_hold(path, size))
+    }
     to_hash.update(_earlier_extras(root, extra, present, earlier))
     by_file: dict[str, list[TensorEntry]] = {}
     for row in rows:
-        if row.file in to_hash and row.file in stored and row.file not in wrong_size:
+        if (row.file in to_hash or row.file in pending) and row.file in stored and row.file not in wrong_size:
             by_file.setdefault(row.file, []).append(row)
     found = sha256_all(root, to_hash, {path: stored[path] for path in by_file}, workers, progress)
     findings: list[Finding] = [*unreadable, *found.findings]
@@ -140,6 +145,11 @@ def _file_faults(entry: FileEntry, size_bytes: int, found: Digests, earlier: Ear
         yield earlier.finding(entry.path, sha256) or finding(
             "E_SIZE", "error", f"the file has {size_bytes:,} bytes, not {entry.size_bytes:,}", file=entry.path,
             fix=AGAIN, data={"expected": entry.size_bytes, "found": size_bytes},
+        )  # fmt: skip
+    elif entry.is_pending:
+        yield finding(
+            "E_DIGEST_PENDING", "error", "the file was written without being read, and its digest has not been taken since",
+            file=entry.path, fix="run `convertkit manifest` on the folder",
         )  # fmt: skip
     elif sha256 is not None and sha256 != entry.sha256:
         yield earlier.finding(entry.path, sha256) or finding(

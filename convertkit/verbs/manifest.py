@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ def manifest(
     follows: str | os.PathLike[str] | None = None,
     digests: Mapping[str, str] | None = None,
     tensors: Mapping[str, str] | None = None,
+    pending: Collection[str] = (),
     lineage: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     workers: int = 0,
@@ -50,6 +51,7 @@ def manifest(
             are kept. One that cannot be read knows none.
         digests: SHA-256 of files (by path) that the caller took while writing them; the others are read.
         tensors: likewise SHA-256 of tensors (by name) of the weights in the folder itself.
+        pending: files whose digest is not to be taken; their tensors are listed if ``tensors`` knows them all.
         lineage: ``source`` (``{"files": [{"path", "size_bytes", "sha256"}]}``) and ``plan`` (verb, fingerprint,
             parameters) of those weights.
 
@@ -70,8 +72,10 @@ def manifest(
     errors = [item for item in structure.findings if item.severity == "error"]
     if errors:
         raise ConvertError(errors)
-    rows = {**known.rows, **given_rows(structure.tensors, digests or {}, tensors or {})}
-    entries = take_inventory(root, listed, structure.tensors, rows, digests or {}, workers, progress)
+    taken = {**(digests or {}), **dict.fromkeys(pending, "")}
+    rows = {**known.rows, **given_rows(structure.tensors, taken, tensors or {})}
+    stored = {path: refs for path, refs in structure.tensors.items() if taken.get(path) != "" or (path, "") in rows}
+    entries = take_inventory(root, listed, stored, rows, taken, workers, progress)
     findings = [item for item in structure.findings if item.severity != "error"]
     document = _with_lineage(Manifest(*entries), lineage, known.own, findings)
     document = _with_earlier(document, earlier, known.own, findings)
@@ -92,7 +96,8 @@ def _with_lineage(
         return replace(document, source=tuple(source), plan=dict(lineage.get("plan", {})))
     if own is None or not (own.source or own.plan):
         return document
-    if _weights(own.files) != _weights(document.files):
+    was_pending = any(entry.is_pending for entry in own.files)
+    if _weights(own.files) != _weights(document.files) and not (was_pending and own.tensors == document.tensors):
         findings.append(finding(
             "W_LINEAGE_DROPPED", "warning", "the weights are not those that the manifest before described; "
             "its source and plan are left out", file=MANIFEST,
@@ -159,7 +164,7 @@ def _contents(document: Manifest) -> dict[str, bytes]:
             [finding("E_SCHEMA", "error", f"the manifest to be written is not sound: {error.findings[0].message}")]
         ) from error
     contents = {MANIFEST: data} if rows is None else {ROWS: rows, MANIFEST: data}
-    sums = {entry.path: entry.sha256 for entry in document.files}
+    sums = {entry.path: entry.sha256 for entry in document.files if not entry.is_pending}
     sums.update((name, hashlib.sha256(content).hexdigest()) for name, content in contents.items())
     return {**contents, SUMS: write_sums(sums)}
 
@@ -173,6 +178,7 @@ def _summary(
         "tensors": len(document.tensors),
         "content_id": content_id(document.tensors, named=False) if document.tensors else None,
         "content_id_named": content_id(document.tensors, named=True) if document.tensors else None,
+        "pending": [entry.path for entry in document.files if entry.is_pending],
         "supersedes": len(document.supersedes),
         "release_sha256": hashlib.sha256(contents[SUMS]).hexdigest(),
         "written": list(contents),

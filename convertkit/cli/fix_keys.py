@@ -1,0 +1,132 @@
+"""``convertkit fix-keys SRC [OUT]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import shared_options
+from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.text import count_text, findings_text, size_text, table
+from convertkit.cli.writing import outcome, writing_options
+
+EXAMPLES = "Example: convertkit fix-keys broken fixed --rename 'model.language_model.visual.{rest}=model.visual.{rest}'"
+MAX_ROWS = 12
+
+
+@click.command("fix-keys", epilog=EXAMPLES)
+@click.argument("source", type=click.Path(path_type=Path), required=False)
+@click.argument("out", type=click.Path(path_type=Path), required=False)
+@click.option("--rename", multiple=True, metavar="FROM=TO", help="Rename what fits a template; may be repeated.")
+@click.option("--rules", type=click.Path(path_type=Path), metavar="FILE", help="A file with one FROM=TO a line.")
+@click.option("--preset", "presets", multiple=True, metavar="NAME", help="A renaming of `fix-keys --list`.")
+@click.option(
+    "--like", type=click.Path(path_type=Path), metavar="REF",
+    help="Work the renaming out from a reference: a folder, a weight file, an index, or a list of names.",
+)  # fmt: skip
+@click.option("--reverse", is_flag=True, help="Apply all rules the other way round.")
+@click.option("--list", "list_presets", is_flag=True, help="List the presets and stop.")
+@click.option("--in-place", is_flag=True, help="Change the headers of SOURCE itself; old or new after a kill.")
+@click.option("--recover", is_flag=True, help="With --in-place: finish a change that was interrupted.")
+@click.option("--undo", is_flag=True, help="With --in-place: take back a change that was interrupted.")
+@click.option("--prove", is_flag=True, help="With --in-place: read the weights before and after, and compare.")
+@click.option("--quick", is_flag=True, help="Copy or share the weights without reading them; digests stay pending.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), metavar="FILE", help="With --in-place: write the report here."
+)
+@writing_options
+@shared_options
+def command(
+    source: Path | None,
+    out: Path | None,
+    list_presets: bool,
+    recover: bool,
+    undo: bool,
+    dry_run: bool,
+    make_options: Callable[..., Any],
+    sizes: Mapping[str, int],
+    shared: Shared,
+    **words: Any,
+) -> int:
+    """Rename tensors of SOURCE, in the new folder OUT or in place. Weights keep their bytes.
+
+    Templates: {i} a layer number, {e} an expert number, {x} one part of a name, {rest} any parts. Each name meets the
+    first rule that fits. Index and quantization config follow.
+    """
+    if list_presets:
+        return run(shared, lambda progress: _presets())
+    if source is None:
+        raise click.UsageError("Missing argument 'SOURCE'.")
+    if recover and undo:
+        raise click.UsageError("--recover and --undo exclude each other.")
+    from convertkit.verbs.fix_keys import fix_keys
+
+    return run(
+        shared,
+        lambda progress: said(
+            fix_keys(
+                source,
+                out,
+                recovery="undo" if undo else "finish" if recover else None,
+                header_slack_bytes=sizes["header_slack_bytes"],
+                only_plan=dry_run,
+                options=make_options(progress),
+                **words,
+            )
+        ),
+    )
+
+
+def _presets() -> Outcome:
+    from convertkit.layouts.presets import PRESETS
+
+    rows = [(preset.name, preset.summary) for preset in PRESETS.values()]
+    document = {
+        "schema": "convertkit.presets/1",
+        "presets": [
+            {
+                "name": row.name,
+                "summary": row.summary,
+                "cures": list(row.cures),
+                "rules": [str(rule) for rule in row.rules],
+            }
+            for row in PRESETS.values()
+        ],
+    }  # fmt: skip
+    return Outcome(document, table(("preset", "what it repairs"), rows))
+
+
+def said(made: Any) -> Outcome:
+    """Text and JSON of whatever the verb gives back."""
+    from convertkit.verbs.fix_keys import Keys
+
+    if not isinstance(made, Keys):
+        return outcome(made, "renamed")
+    return Outcome(made.document, _text(made.document, made))
+
+
+def _text(document: Mapping[str, Any], made: Any) -> str:
+    lines = [findings_text(made.findings)]
+    rules = document.get("rules", ())
+    if rules:
+        rows = [(row["rule"], count_text(row["renamed"]), count_text(row["settled"])) for row in rules]
+        lines.append(table(("rule", "renames", "in effect"), rows, right=(1, 2)))
+    families = document.get("families", ())
+    if families:
+        rows = [(row["first"], row["becomes"], count_text(row["count"])) for row in families[:MAX_ROWS]]
+        lines.append(table(("name", "becomes", "such"), rows, right=(2,)))
+        if len(families) > MAX_ROWS:
+            lines.append(f"{len(families) - MAX_ROWS} more kinds of names are in --json")
+    lines.extend(
+        f"{row['path']}: header {row['method']}, {size_text(row['payload_bytes'])} of weights untouched"
+        f" (from byte {row['data_start_before']:,}, now {row['data_start_after']:,})"
+        for row in document.get("files", ())
+    )
+    if made.action == "planned":
+        lines.append("nothing was written")
+    if made.action == "edited":
+        lines.append("digests of changed files are pending unless --prove took them: run `convertkit manifest`")
+    return "\n".join(filter(None, lines))

@@ -1,0 +1,94 @@
+"""A new output at the speed of the filesystem: payloads are copied or shared by the kernel and not read by us.
+
+The digests of the weight files stay pending; those of tensors are taken over from the source's manifest if it has
+them. ``convertkit manifest`` takes the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from convertkit.containers.files import read_small
+from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.reader import Reader
+from convertkit.convert.place import check_place, check_space
+from convertkit.convert.plan import Plan
+from convertkit.convert.publish import carry_over, publish
+from convertkit.convert.renaming import Rename
+from convertkit.convert.sink import Sink, open_sink, write_small
+from convertkit.convert.staging import Staging, open_staging
+from convertkit.convert.stop import Stop, stop_on_signals
+from convertkit.convert.units import Relabel
+from convertkit.errors import ConvertError, finding, refusal
+from convertkit.release.recorded import Recorded
+from convertkit.verbs.line import Options, Result
+from convertkit.verbs.manifest import manifest
+
+
+def carry_quickly(plan: Plan, out: Path, change: Rename, known: Recorded, options: Options) -> Result:
+    """Carry out a plan of ``Relabel`` units without hashing. Raises as ``line.carry_out``; E_RESUME with
+    ``options.resume``, since nothing is known of half a file that nobody read."""
+    if options.resume:
+        raise refusal("E_RESUME", "a quick run cannot be resumed", fix="run it again without --resume")
+    place = check_place(out, plan.source.paths, force=options.force)
+    check_space(place, plan.output_bytes)
+    with stop_on_signals() as stop, Reader(plan.source) as reader:
+        with open_staging(place, plan.fingerprint, resume=False, keep=False) as staging:
+            with open_sink(staging, plan.files, stop) as sink:
+                _copy(plan, reader, sink, options)
+                sink.finish()
+            _write_small_files(plan, staging, stop)
+            reader.assert_unchanged()
+            _check(plan, staging)
+            carried = carry_over(staging)
+            listed = _manifest(plan, change, known, staging)
+            published = publish(staging, stop)
+    options.progress.done()
+    findings = (*plan.findings, *staging.findings, *published.findings)
+    return Result(published.out, plan, 0, findings, {}, listed, carried.carried)
+
+
+def _copy(plan: Plan, reader: Reader, sink: Sink, options: Options) -> None:
+    """Each weight file's payload is one stretch, in the source and in the output."""
+    starts = {file.name: file.data_start for file in plan.source.files}
+    options.progress.stage(plan.verb, plan.source.weight_bytes)
+    try:
+        for file in plan.files:
+            start, size = len(file.header.prefix), file.header.size_bytes - len(file.header.prefix)
+            sink.copy_at(file.name, start, reader.fd(file.name), starts[file.name], size)
+            options.progress.advance(size)
+        for unit in plan.units:
+            assert isinstance(unit, Relabel)
+            for name, digest in zip(unit.names, unit.recorded, strict=True):
+                sink.tensor_done(name, digest or "")
+    except ConvertError as error:
+        sink.abort(error)
+        raise
+
+
+def _write_small_files(plan: Plan, staging: Staging, stop: Stop) -> None:
+    for name, data in plan.documents.items():
+        write_small(staging, name, data)
+    for name in plan.side_files:
+        stop.check()
+        write_small(staging, name, read_small(plan.source.root, name, limit=1 << 40))
+
+
+def _check(plan: Plan, staging: Staging) -> None:
+    """The staged headers say what was planned; the places of tensors were planned with them."""
+    found = {name: ref.spec for name, ref in open_checkpoint(staging.files).tensors.items()}
+    if found != plan.outputs:
+        raise ConvertError([finding("E_PROMISE", "error", "the written headers are not as planned")])
+
+
+def _manifest(plan: Plan, change: Rename, known: Recorded, staging: Staging) -> dict[str, Any]:
+    """Tensor digests as recorded, file digests pending; the lineage is that of the source where it is known."""
+    tensors = {change.renaming.new_name(name): digest for name, digest in known.tensors.items()}
+    plan_note = {"verb": plan.verb, "fingerprint": plan.fingerprint, "parameters": dict(plan.parameters)}
+    return manifest(
+        staging.files,
+        pending=[file.name for file in plan.files],
+        tensors=tensors,
+        lineage={"plan": plan_note},
+    )

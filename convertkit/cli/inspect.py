@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.drafter_text import drafter_lines
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, cut, pairs, size_text, table
 from convertkit.errors import shown
@@ -52,6 +53,9 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         ],
         right=(1, 2, 3, 4),
     )
+    if document.get("drafter"):
+        yield ""
+        yield from drafter_lines(document["drafter"])
     if document["packed"]:
         yield ""
         yield table(

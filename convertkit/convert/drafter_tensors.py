@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from convertkit.checkpoint import Checkpoint, TensorRef
+from convertkit.checkpoint import Checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.convert.drafter_units import Borrow, Mask, Offsets
 from convertkit.convert.plan import Drop, Unit
 from convertkit.convert.target import Target, equals_lent
 from convertkit.convert.units import Copy
-from convertkit.convert.vocabulary import judge_map
+from convertkit.convert.vocabulary import judge_map, mask_of
 from convertkit.drafter import DrafterSpec
 from convertkit.errors import Finding, finding
 from convertkit.layouts.forms import FORMS
@@ -131,9 +127,8 @@ def _vocabulary_map(move: Move, reader: Reader) -> set[str]:
     if "d2t" not in there:
         return set()
     ref = move.source.tensors[there["d2t"]]
-    mask = _mask(reader, move.source.tensors.get(there.get("t2d", "")))
-    stored: npt.NDArray[Any] = reader.array(ref.spec.name)
-    judged = judge_map(stored, mask, move.spec.draft_vocabulary, move.spec.vocabulary)
+    mask = mask_of(reader, move.source.tensors.get(there.get("t2d", "")))
+    judged = judge_map(reader.array(ref.spec.name), mask, move.spec.draft_vocabulary, move.spec.vocabulary)
     move.findings.extend(judged.findings)
     if judged.form is None:
         return set()
@@ -145,10 +140,6 @@ def _vocabulary_map(move: Move, reader: Reader) -> set[str]:
     move.findings.append(finding("W_VOCABULARY_MAP", "warning", note, tensor="d2t"))
     move.units.append(Offsets(ref))
     return {ref.spec.name}
-
-
-def _mask(reader: Reader, ref: TensorRef | None) -> npt.NDArray[np.bool_] | None:
-    return None if ref is None else np.frombuffer(reader.bytes_of(ref.spec.name), np.uint8).astype(np.bool_)
 
 
 def _borrow(move: Move) -> None:

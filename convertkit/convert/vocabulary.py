@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from convertkit.checkpoint import TensorRef
+from convertkit.containers.reader import Reader
 from convertkit.errors import Finding, finding
 
 Ids = npt.NDArray[np.int64]
@@ -26,6 +28,11 @@ class MapJudgement:
     form: str | None
     ids: Ids | None
     findings: tuple[Finding, ...] = ()
+
+
+def mask_of(reader: Reader, ref: TensorRef | None) -> npt.NDArray[np.bool_] | None:
+    """t2d as truth values, whatever byte type it is stored in; None without one."""
+    return None if ref is None else np.frombuffer(reader.bytes_of(ref.spec.name), np.uint8).astype(np.bool_)
 
 
 def judge_map(

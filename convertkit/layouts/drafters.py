@@ -76,7 +76,7 @@ SELECTOR = (
 )
 REDUCED_VOCABULARY = (
     Rule("lm_head.weight", "head", ("DV", "H"), "reduced vocabulary"),
-    Rule("d2t", "vocabulary map", ("DV",), "reduced vocabulary", dtype="I64"),
+    Rule("d2t", "vocabulary map", ("DV",), "reduced vocabulary", dtype="ids"),
     Rule("t2d", "vocabulary map", ("V",), "reduced vocabulary", dtype="BOOL"),
 )
 MARKOV = (
@@ -91,12 +91,6 @@ CONFIDENCE = (
     Rule("confidence_head.proj.weight", "confidence", ("1", "H+c"), "confidence head"),
     Rule("confidence_head.proj.bias", "bias", ("1",), "confidence head"),
 )
-COPIES = (
-    Rule("embed_tokens.weight", "embedding", ("V", "H")),
-    Rule("lm_head.weight", "head", ("V", "H")),
-)
-"""Frozen copies of the target's embeddings and head, which DeepSpec always writes."""
-
 TARGET_COPIES = (
     Rule("embed_tokens.weight", "embedding", ("V", "H"), "optional"),
     Rule("lm_head.weight", "head", ("DV", "H"), "optional"),
@@ -104,6 +98,14 @@ TARGET_COPIES = (
 """Copies that some exports of a drafter still carry; vLLM 0.33 uses them only if they differ from the target's."""
 
 EMBEDDING_COPY = TARGET_COPIES[0]
+
+NATIVE_VOCABULARY = (
+    *REDUCED_VOCABULARY[:2],
+    Rule("t2d", "vocabulary map", ("V",), "optional", dtype="BOOL"),
+    *TARGET_COPIES,
+)
+"""DeepSpec always writes copies of the target's embeddings and head and knows no reduced vocabulary; vLLM 0.33 needs
+no copies and serves a reduced vocabulary, whose mask it skips (``qwen3_dspark.py:312``)."""
 
 REFINER = (
     Rule("refiner_head.token_embed.weight", "embedding", ("V", "r")),
@@ -139,7 +141,7 @@ EAGLE = (
     Rule("norm.weight", "norm", ("H",)),
     Rule("input_norm.weight", "norm", ("K*H",), "norm before fc"),
     Rule("fc_norm.{i}.weight", "norm", ("H",), "optional"),
-    Rule("d2t", "vocabulary map", ("DV",), "reduced vocabulary", dtype="I64"),
+    Rule("d2t", "vocabulary map", ("DV",), "reduced vocabulary", dtype="ids"),
     Rule("t2d", "vocabulary map", ("V",), "reduced vocabulary", dtype="BOOL"),
 )
 LEGACY_EAGLE = (
@@ -148,7 +150,7 @@ LEGACY_EAGLE = (
     Rule("lm_head.weight", "head", ("DV", "H"), "optional"),
     Rule("fc.weight", "fusion", ("H", "K*Ht")),
     Rule("norm.weight", "norm", ("H",)),
-    Rule("d2t", "vocabulary map", ("DV",), "optional", dtype="I64"),
+    Rule("d2t", "vocabulary map", ("DV",), "optional", dtype="ids"),
     Rule("t2d", "vocabulary map", ("V",), "optional", dtype="BOOL"),
 )
 MTP = (
@@ -202,7 +204,7 @@ DRAFTERS: tuple[Layout, ...] = (
         speculators=True,
         labels=("dspark",),
     ),
-    _drafter("dspark", (*BACKBONE, *COPIES, *MARKOV, *CONFIDENCE), _DSPARK, labels=("DSpark",)),
+    _drafter("dspark", (*BACKBONE, *NATIVE_VOCABULARY, *MARKOV, *CONFIDENCE), _DSPARK, labels=("DSpark",)),
     _drafter(
         "speculators-dflash",
         (*BACKBONE, *REDUCED_VOCABULARY, EMBEDDING_COPY),

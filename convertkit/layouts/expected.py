@@ -15,8 +15,8 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One tensor in dense spelling. ``shape`` has None where the config does not say; ``dtype`` is ``float`` or a
-    storage dtype; ``required`` is False for a tensor that may be absent."""
+    """One tensor in dense spelling. ``shape`` has None where the config does not say; ``dtype`` is ``float``,
+    ``ids`` or a storage dtype; ``required`` is False for a tensor that may be absent."""
 
     name: str
     role: str

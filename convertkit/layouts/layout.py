@@ -18,7 +18,8 @@ class Rule:
     """Tensors of one template (dense spelling, without a leading ``model.``): their role and shape.
 
     ``shape`` holds one expression per dimension over the symbols of ``DIMENSIONS``; None means any shape.
-    ``presence`` is a row of ``PRESENCE``. ``first`` is the first layer the rule holds for.
+    ``presence`` is a row of ``PRESENCE``, ``dtype`` a dtype, ``float`` or ``ids`` (I64, I32). ``first`` is the first
+    layer the rule holds for.
     """
 
     template: str

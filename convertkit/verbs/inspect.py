@@ -15,6 +15,7 @@ from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.scheme import Scheme
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.layouts.rules import Family, families
+from convertkit.verbs.drafter_view import drafter_view
 
 GRIDS: Mapping[str, str] = {
     "BF16": "bf16",
@@ -45,6 +46,7 @@ def inspect(path: str | os.PathLike[str], *, tensors: bool = False) -> dict[str,
     """
     checkpoint = open_checkpoint(path)
     identity = identify(checkpoint)
+    drafter, notes = drafter_view(checkpoint, identity)
     document: dict[str, Any] = {
         "path": os.fspath(path),
         "container": checkpoint.container,
@@ -66,7 +68,8 @@ def inspect(path: str | os.PathLike[str], *, tensors: bool = False) -> dict[str,
         "kv_scales": len(identity.planes.kv_scales),
         "side_files": list(checkpoint.side_files),
         "not_copied": dict(sorted(checkpoint.skipped.items())),
-        "findings": [item.as_json() for item in identity.findings],
+        "drafter": drafter,
+        "findings": [item.as_json() for item in (*identity.findings, *notes)],
     }
     document["parameters"] = sum(row["parameters"] for row in document["grids"])
     if tensors:

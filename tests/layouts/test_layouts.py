@@ -112,7 +112,8 @@ def test_published_dflash_drafter() -> None:
         ("speculators-dspark", 40, {"draft_vocab_size": None}),
         ("speculators-dspark", 45, {"markov_head_type": "gated"}),
         ("speculators-dspark", 41, {"enable_confidence_head": False}),
-        ("dspark", 11 * 3 + 9, {}),
+        ("dspark", 11 * 3 + 7, {}),
+        ("dspark", 11 * 3 + 9, {"draft_vocab_size": 64}),
         ("speculators-dflash", 11 * 3 + 6 + 12, {"attention_bias": True}),
     ],
 )

@@ -18,7 +18,7 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
 from convertkit.convert.carry import CARRIED_KEY, Carried, carry_over
-from convertkit.convert.place import check_place, check_space
+from convertkit.convert.place import Kind, check_place, check_space
 from convertkit.convert.plan import Plan
 from convertkit.convert.publish import publish
 from convertkit.convert.run import execute
@@ -106,14 +106,16 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Options) -> Result:
+def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Options, kind: Kind = "folder") -> Result:
     """Run a plan and publish its output at ``out``, whole or not at all.
+
+    An output of kind ``file`` is the plan's one weight file alone; its reports go to ``options.report_dir``.
 
     Raises ``ConvertError``: the place is refused (status 5), values in the source are not acceptable (3), writing
     failed (4), a report says no (1, nothing published), a promise is broken (70, nothing published).
     """
     clock = Clock()
-    place = check_place(out, plan.source.paths, force=options.force)
+    place = check_place(out, plan.source.paths, force=options.force, kind=kind)
     check_space(place, plan.output_bytes + _side_bytes(plan), reuse=plan.fingerprint if options.resume else None)
     # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again
     with paused_gc(), stop_on_signals() as stop, Reader(plan.source) as reader:
@@ -135,7 +137,7 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
                 rejected = _judge(reports, staging, options)
                 carried = carry_over(staging)
             with clock.stage("manifest"):
-                listed = _manifest(case, reports, carried, staging, options)
+                listed = _manifest(case, reports, carried, staging, options) if kind == "folder" else {}
             with clock.stage("publish"):
                 published = publish(staging, stop)
     options.progress.done()
@@ -158,10 +160,6 @@ def _write(
 ) -> tuple[list[Evidence], dict[str, str], Followed]:
     """Documents, side files, weights; then every promise is tested while the last digests are taken."""
     workers = worker_count(options.workers)
-    for name, data in plan.documents.items():
-        write_small(staging, name, data)
-    for name in plan.side_files:
-        _copy_side_file(plan.source.root, name, staging, desk.stop)
     with (
         open_sink(
             staging,
@@ -173,6 +171,10 @@ def _write(
         ) as sink,
         Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower,
     ):
+        for name, data in plan.documents.items():
+            write_small(staging, name, data)
+        for name in plan.side_files:
+            _copy_side_file(plan.source.root, name, staging, desk.stop)
         with clock.stage("write"):
             tensors = _execute(plan, facts, desk, sink, workers)
         with clock.stage("check"), Reader(open_checkpoint(staging.files)) as output:
@@ -235,7 +237,7 @@ def _judge(reports: Sequence[Report], staging: Staging, options: Options) -> boo
         for name, data in report.files.items():
             write_small(staging, name, data)
     errors = [item for report in reports for item in report.findings if item.severity == "error"]
-    if errors and options.report_dir is not None:
+    if options.report_dir is not None and (errors or staging.place.kind == "file"):
         options.report_dir.mkdir(parents=True, exist_ok=True)
         for report in reports:
             for name in report.files:

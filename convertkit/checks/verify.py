@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from convertkit.checkpoint import TensorRef
+from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.expand import ExpandTally, check_expand_tile
 from convertkit.checks.pack import PackTally, check_pack_tile, expected_global
 from convertkit.checks.reference import exact_rounded_table, narrowed, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
+from convertkit.convert.gguf_units import Recode
 from convertkit.convert.plan import Plan, Unit
 from convertkit.convert.survey import STORAGE, Desk, Facts
 from convertkit.convert.tiles import bytes_view, in_parallel
@@ -60,7 +62,7 @@ class Evidence:
 
     unit: Unit
     faults: tuple[Finding, ...] = ()
-    details: tuple[PackedEvidence | ExpandedEvidence | RespelledEvidence, ...] = field(default=())
+    details: tuple[PackedEvidence | ExpandedEvidence | RespelledEvidence | RecodedEvidence, ...] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def copied_tensors(plan: Plan) -> tuple[str, ...]:
     names = [unit.name for unit in plan.units if isinstance(unit, Copy)]
     names.extend(name for unit in plan.units if isinstance(unit, Relabel) for name in unit.names)
     names.extend(spec.name for unit in plan.units if isinstance(unit, Respell) for spec in unit.outputs[:2])
+    names.extend(unit.spec.name for unit in plan.units if isinstance(unit, Recode) and unit.promise == "bytes")
     return tuple(names)
 
 
@@ -113,7 +116,7 @@ def verify_output(
 
 
 def _turn(unit: Unit) -> tuple[bool, int]:
-    return isinstance(unit, (Copy, Respell)), -sum(spec.size_bytes for spec in unit.outputs)
+    return isinstance(unit, (Copy, Respell)) or unit.promise == "bytes", -sum(spec.size_bytes for spec in unit.outputs)
 
 
 def _inventory_faults(plan: Plan, output: Reader) -> tuple[Finding, ...]:
@@ -128,9 +131,19 @@ def _broken(tensor: str, what: str, **data: Any) -> Finding:
 
 
 def _verify(bench: Bench, unit: Unit) -> Evidence:
-    evidence = VERIFIERS[type(unit)](bench, unit)
+    if type(unit) in VERIFIERS:
+        evidence = VERIFIERS[type(unit)](bench, unit)
+    else:
+        evidence = Evidence(unit, *_verifier_elsewhere(type(unit))(bench, unit))
     bench.desk.progress.advance(sum(spec.size_bytes for spec in unit.outputs))
     return evidence
+
+
+def _verifier_elsewhere(kind: type) -> Callable[[Bench, Any], tuple[Any, Any]]:
+    """Verifiers that are imported only where a plan has their units."""
+    from convertkit.checks.gguf import GGUF_VERIFIERS
+
+    return GGUF_VERIFIERS[kind]
 
 
 def _verify_copy(bench: Bench, unit: Copy) -> Evidence:
@@ -297,7 +310,7 @@ VERIFIERS: Mapping[type, Callable[[Bench, Any], Evidence]] = {
     Expand: _verify_expand,
     Respell: _verify_respell,
 }
-"""What tests the promise of each kind of unit."""
+"""What tests the promise of each kind of unit; those of GGUF files are in ``gguf``."""
 
 
 def tallies_of(evidence: Sequence[Evidence], kind: type) -> list[Any]:

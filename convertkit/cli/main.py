@@ -44,6 +44,7 @@ COMMANDS: dict[str, Row] = {
     "to-speculators": Row("convertkit.cli.to_speculators", "Convert a drafter to speculators' format."),
     "to-dflash": Row("convertkit.cli.to_dflash", "Convert a DFlash drafter to z-lab's format."),
     "to-dspark": Row("convertkit.cli.to_dspark", "Convert a DSpark drafter to the format that vLLM serves natively."),
+    "to-gguf": Row("convertkit.cli.to_gguf", "Convert a drafter or model to GGUF for llama.cpp."),
     "gate": Row("convertkit.cli.gate", "Compare a checkpoint with its reference, tensor by tensor."),
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),
     "fix-keys": Row("convertkit.cli.fix_keys", "Rename tensors, in a new output or in place."),

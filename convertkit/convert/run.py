@@ -79,7 +79,7 @@ def execute(
     units = [unit for unit in plan.units if not all(spec.name in done for spec in unit.outputs)]
     units.sort(key=lambda unit: -_work_bytes(job, unit))
     desk.progress.stage(plan.verb, sum(_work_bytes(job, unit) for unit in units))
-    made = in_parallel(lambda unit: RUNNERS[type(unit)](job, unit), units, workers)
+    made = in_parallel(lambda unit: runner_of(type(unit))(job, unit), units, workers)
     digests = dict(done)
     for part in made:
         digests.update(part)
@@ -245,4 +245,12 @@ RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
     Expand: _run_expand,
     Respell: _run_respell,
 }
-"""What carries out each kind of unit."""
+"""What carries out each kind of unit; those of GGUF files are in ``gguf_run``."""
+
+
+def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
+    if kind in RUNNERS:
+        return RUNNERS[kind]
+    from convertkit.convert.gguf_run import GGUF_RUNNERS
+
+    return GGUF_RUNNERS[kind]

@@ -14,6 +14,7 @@ import numpy as np
 
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.reader import Reader
+from convertkit.convert.gguf_units import Quantize, Recode, Regroup
 from convertkit.convert.plan import Plan, Unit
 from convertkit.convert.stop import Stop
 from convertkit.convert.tiles import Buffers, bytes_view, in_parallel, raise_all, row_tiles
@@ -90,6 +91,19 @@ def _tasks(unit: Unit) -> Sequence[Task]:
         return [(_scales, (unit.packed, None), unit.packed.block_scale.size_bytes)]
     if isinstance(unit, Cast):
         return [(_castable, unit, unit.source.size_bytes)]
+    return _gguf_tasks(unit)
+
+
+def _gguf_tasks(unit: Unit) -> Sequence[Task]:
+    """Global scales of packed linears that are moved or decoded, and magnitudes of what is quantized."""
+    if isinstance(unit, Quantize):
+        return [(_amax, (unit.key, ref), ref.size_bytes) for ref in unit.sources]
+    if isinstance(unit, Regroup):
+        return [(_scales, (module, None), module.block_scale.size_bytes) for module in unit.modules]
+    if isinstance(unit, Recode):
+        dtype = unit.spec.dtype if unit.spec.dtype in STORAGE else "F32"
+        packed = [source for source in unit.sources if isinstance(source, PackedModule)]
+        return [(_scales, (module, dtype), module.block_scale.size_bytes) for module in packed]
     return []
 
 

@@ -36,7 +36,7 @@ from convertkit.verbs.line import Case, Report, Reporter
 GATE, EXPANSION, AUDIT = "FIDELITY_GATE.json", "DEQUANT_REPORT.json", "LOAD_SHAPE_AUDIT.json"
 
 
-def _report(
+def report_of(
     name: str,
     kind: str,
     case: Case,
@@ -84,7 +84,7 @@ def gate_report(limits: Mapping[str, float | None]) -> Reporter:
                 tallies.extend(detail.tally.fidelity for detail in item.details if isinstance(detail, PackedEvidence))
         whole = total(tallies)
         rows.append(gate_row("whole", whole, scope="whole"))
-        return _report(GATE, "fidelity-gate", case, rows, gate_summary(rows, whole, limits), judge(rows, limits))
+        return report_of(GATE, "fidelity-gate", case, rows, gate_summary(rows, whole, limits), judge(rows, limits))
 
     return report
 
@@ -117,7 +117,7 @@ def dequant_report(reference: Checkpoint | None = None, workers: int = 0) -> Rep
         rows = [row for item in case.evidence for row in _expansion_rows(case, item, differing, reference is not None)]
         found = [] if reference is None else _against_findings(case.plan, differing)
         found.extend(_scale_notes(case.evidence))
-        return _report(EXPANSION, "dequant-report", case, rows, dequant_summary(rows), found)
+        return report_of(EXPANSION, "dequant-report", case, rows, dequant_summary(rows), found)
 
     return report
 
@@ -231,6 +231,6 @@ def audit_report() -> Reporter:
         audit = audit_written(staged, case.plan.outputs.values(), fuse=fuse)
         dropped = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in case.plan.drops]
         summary = {**audit.summary, "dropped": len(dropped)}
-        return _report(AUDIT, "load-shape-audit", case, audit.rows, summary, [*audit.findings, *dropped])
+        return report_of(AUDIT, "load-shape-audit", case, audit.rows, summary, [*audit.findings, *dropped])
 
     return report

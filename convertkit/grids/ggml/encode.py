@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.grids.dense import cast, to_float32
 from convertkit.grids.ggml import kernels
-
-OWN_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4")
-"""Block types that are encoded here."""
-LIBRARY_TYPES = ("Q4_K", "Q5_K", "Q6_K")
-"""Block types that only ggml's library encodes."""
+from convertkit.grids.ggml.types import LIBRARY_TYPES
 
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """ggml 0.25.3 ``kvalues_mxfp4``: twice the E2M1 values, with scales halved."""

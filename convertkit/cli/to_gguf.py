@@ -1,0 +1,66 @@
+"""``convertkit to-gguf SRC OUT.gguf``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.runner import Shared, run
+from convertkit.cli.writing import outcome, writing_options
+from convertkit.layouts.gguf_types import TYPE_NAMES
+
+
+@click.command("to-gguf", epilog="Example: convertkit to-gguf drafter drafter.gguf --type q8_0 --target-model target")
+@folder_argument("source")
+@folder_argument("out")
+@click.option(
+    "--type",
+    "type_name",
+    type=click.Choice(TYPE_NAMES),
+    default="bf16",
+    show_default=True,
+    help="Type of the matrices.",
+)
+@click.option(
+    "--target-model",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Folder or GGUF of the target that the drafter drafts for: it gives the vocabulary.",
+)
+@click.option("--pre", metavar="NAME", help="llama.cpp's name of the pre-tokenizer, if it is not recognised.")
+@click.option("--name", metavar="NAME", help="Name of the model to state in the file.")
+@writing_options
+@shared_options
+def command(
+    source: Path,
+    out: Path,
+    type_name: str,
+    target_model: Path | None,
+    pre: str | None,
+    name: str | None,
+    dry_run: bool,
+    make_options: Callable[..., Any],
+    sizes: Mapping[str, int],
+    shared: Shared,
+) -> int:
+    """Convert SOURCE to GGUF for llama.cpp and check what was written.
+
+    OUT ending in .gguf is one file (--report-dir keeps its report), otherwise a new folder. NVFP4 weights are carried
+    over without loss with --type nvfp4.
+    """
+    from convertkit.verbs.to_gguf import to_gguf
+
+    return run(
+        shared,
+        lambda progress: outcome(
+            to_gguf(
+                source, out, type=type_name, target_model=target_model, pre=pre, name=name, only_plan=dry_run,
+                options=make_options(progress),
+            ),
+            "converted",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""GGUF_REPORT.json: every tensor on the way into or out of a GGUF file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from convertkit.checks.evidence import RecodedEvidence
+from convertkit.checks.fidelity import metrics
+from convertkit.checks.gguf_file import file_findings
+from convertkit.checks.verify import Evidence
+from convertkit.containers.folder import open_checkpoint
+from convertkit.grids.ggml.types import LIBRARY_TYPES
+from convertkit.verbs.line import Case, Report, Reporter
+from convertkit.verbs.reporting import report_of
+
+GGUF_REPORT = "GGUF_REPORT.json"
+
+
+def gguf_report(*, written: bool) -> Reporter:
+    """The report of a run. ``written`` says that the output is a GGUF: then it is read again as llama.cpp would, and
+    what llama.cpp would refuse or silently misread is an error."""
+
+    def report(case: Case) -> Report:
+        rows = [row for item in case.evidence for row in _rows(case, item)]
+        found = list(file_findings(open_checkpoint(case.staged))) if written else []
+        types = Counter(str(row["dtype"]) for row in rows)
+        summary = {
+            "tensors": len(rows),
+            "types": dict(sorted(types.items())),
+            "fallbacks": sum(item.code == "W_GGUF_FALLBACK" for item in case.plan.findings),
+            "encoder": _encoder(types),
+        }
+        return report_of(GGUF_REPORT, "gguf-report", case, rows, summary, found)
+
+    return report
+
+
+def _encoder(types: Mapping[str, int]) -> dict[str, str] | None:
+    if not any(name in types for name in LIBRARY_TYPES):
+        return None
+    from convertkit.backends.ggml_library import library
+
+    return {"package": library().package, "version": library().version}
+
+
+def _rows(case: Case, item: Evidence) -> Iterable[dict[str, Any]]:
+    details = {detail.name: detail for detail in item.details if isinstance(detail, RecodedEvidence)}
+    for spec in item.unit.outputs:
+        detail = details.get(spec.name)
+        yield {
+            "name": spec.name,
+            "dtype": spec.dtype,
+            "shape": list(spec.shape),
+            "promise": item.unit.promise,
+            "operation": item.unit.operation,
+            "sha256": case.tensor_sha256[spec.name],
+            "inputs": list(item.unit.inputs),
+            "fidelity": None if detail is None else _fidelity(detail),
+        }
+
+
+def _fidelity(detail: RecodedEvidence) -> dict[str, Any]:
+    measured = metrics(detail.tally)
+    return {key: measured[key] for key in ("elements", "changed", "rel_rms", "max_abs_error")}

@@ -1,0 +1,99 @@
+"""``to-gguf``: a checkpoint as one GGUF file that llama.cpp loads and drafts with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from convertkit.checkpoint import Checkpoint
+from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.gguf_parts import SUFFIX
+from convertkit.convert.gguf_planner import plan_gguf
+from convertkit.convert.gguf_request import drafter_request, model_request
+from convertkit.convert.gguf_target import open_target
+from convertkit.convert.identify import Identity, identify
+from convertkit.convert.place import Kind, check_place
+from convertkit.convert.plan import Plan
+from convertkit.errors import refusal
+from convertkit.grids.ggml.types import LIBRARY_TYPES
+from convertkit.layouts.gguf_types import TYPE_NAMES
+from convertkit.verbs.gguf_report import gguf_report
+from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.planned import DryRun, dry_run
+
+MASK_EMBEDDING = "mask_embedding.pt"
+
+
+def to_gguf(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    type: str = "bf16",
+    target_model: str | os.PathLike[str] | None = None,
+    pre: str | None = None,
+    name: str | None = None,
+    only_plan: bool = False,
+    options: Options = Options(),
+) -> Result | DryRun:
+    """Convert ``source`` (safetensors: BF16, F16, F32 or NVFP4) to GGUF.
+
+    ``out`` ending in ``.gguf`` is one file; otherwise a new folder with ``model.gguf``, side files, report and
+    manifest.
+
+    Args:
+        type: a row of ``layouts.gguf_types.TYPES`` or ``ALIASES``; where it does not fit a tensor, the report says
+            what was stored instead.
+        target_model: folder or GGUF of the target that a drafter drafts for, or of the model whose vocabulary is
+            taken. Drafters need it.
+        pre: llama.cpp's name of the pre-tokenizer, where it is not recognised.
+        name: ``general.name``.
+
+    Raises:
+        ConvertError: see ``docs/errors.md``; nothing is written unless the whole output is.
+    """
+    if type not in TYPE_NAMES:
+        raise refusal("E_USAGE", f"unknown type '{type}'", fix=f"one of: {', '.join(TYPE_NAMES)}")
+    kind: Kind = "file" if Path(out).name.endswith(SUFFIX) else "folder"
+    checkpoint = open_checkpoint(source)
+    require_safetensors(checkpoint)
+    check_place(Path(out), checkpoint.paths, force=options.force or only_plan, kind=kind)
+    file_name = Path(out).name if kind == "file" else f"model{SUFFIX}"
+    plan = _plan(checkpoint, identify(checkpoint), type, target_model, pre, name, file_name)
+    if kind == "file":
+        plan = replace(plan, side_files=())
+    if only_plan:
+        return dry_run(plan)
+    _require_library(plan)
+    return carry_out(plan, Path(out), [gguf_report(written=True)], options, kind)
+
+
+def require_safetensors(checkpoint: Checkpoint) -> None:
+    if checkpoint.container != "safetensors":
+        raise refusal("E_CONTAINER", "this command reads safetensors", file=checkpoint.files[0].name,
+                      fix="turn it into safetensors first: convertkit from-gguf")  # fmt: skip
+
+
+def _plan(
+    checkpoint: Checkpoint, identity: Identity, type_name: str, target_model: str | os.PathLike[str] | None,
+    pre: str | None, name: str | None, file_name: str,
+) -> Plan:  # fmt: skip
+    drafter = identity.kind == "drafter"
+    if MASK_EMBEDDING in checkpoint.side_files:
+        raise refusal("E_LOSS", "an own embedding of the mask token has no place beside the target's embeddings",
+                      file=MASK_EMBEDDING)  # fmt: skip
+    if drafter and target_model is None:
+        raise refusal("E_NEEDS_TARGET", "a drafter's vocabulary and layers are those of its target",
+                      fix="--target-model DIR or --target-model TARGET.gguf")  # fmt: skip
+    target = open_target(checkpoint.root if target_model is None else Path(target_model))
+    make = drafter_request if drafter else model_request
+    request = make(checkpoint, identity, target, type_name, pre, name)
+    return plan_gguf(checkpoint, identity, replace(request, parameters={"pre": pre, "name": name}), file_name)
+
+
+def _require_library(plan: Plan) -> None:
+    """Refuse before the first byte what only ggml's library could encode if it is not there."""
+    if any(spec.dtype in LIBRARY_TYPES for spec in plan.outputs.values()):
+        from convertkit.backends.ggml_library import library
+
+        library()

@@ -33,7 +33,10 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
     (r"hf_quant_config\.json|quantize_config\.json|quant_config\.json", "quantization file"),
     (r"MANIFEST\.json|SHA256SUMS|TENSORS\.jsonl|PROVENANCE\.intoto\.json", "manifest"),
     (r".*\.(sig|sigstore|asc)", "signature"),
-    (r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|RENAME_REPORT|REPAIR_REPORT|MANIFEST)(\.rows\.jsonl|\.json)", "report"),
+    (
+        r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|RENAME_REPORT|REPAIR_REPORT|MANIFEST)(\.rows\.jsonl|\.json)",
+        "report",
+    ),
 )
 """Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
 

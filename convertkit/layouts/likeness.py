@@ -176,7 +176,8 @@ def _ambiguous(template: str, found: Mapping[str, float]) -> Finding:
 def _rules(pairs: Mapping[str, str], ours: Mapping[str, Family], theirs: Mapping[str, Family]) -> Iterator[RenameRule]:
     """Few rules that rename just so: those that hold for the most families first.
 
-    ``ours`` are all families here but those without a counterpart, which may follow any rule. A rule holds if every family that it touches becomes its counterpart.
+    ``ours`` are all families here but those without a counterpart, which may follow any rule. A rule holds if every
+    family that it touches becomes its counterpart.
     """
     spelled = {template: _spelled(ours[template], theirs[other]) for template, other in pairs.items()}
     wanted = {

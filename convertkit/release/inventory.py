@@ -128,8 +128,9 @@ def take_inventory(
 ) -> tuple[tuple[FileEntry, ...], Rows]:
     """Entries of the ``listed`` files, and rows of the tensors ``stored`` in them (by file, in byte order).
 
-    Files in ``digests`` are not read; an empty digest leaves it pending. Tensors of a file in ``known`` wait until the file's digest says whether those
-    rows still hold; other tensors are hashed while their file is. Raises every failure to read together.
+    Files in ``digests`` are not read; an empty digest leaves it pending. Tensors of a file in ``known`` wait until the
+    file's digest says whether those rows still hold; other tensors are hashed while their file is. Raises every
+    failure to read together.
     """
     sizes = {path: os.stat(root / path).st_size for path in listed if os.path.exists(root / path)}
     to_hash = {path: sizes.get(path, 0) for path in listed if path not in digests}

@@ -148,7 +148,7 @@ def _file_faults(entry: FileEntry, size_bytes: int, found: Digests, earlier: Ear
         )  # fmt: skip
     elif entry.is_pending:
         yield finding(
-            "E_DIGEST_PENDING", "error", "the file was written without being read, and its digest has not been taken since",
+            "E_DIGEST_PENDING", "error", "the file was written without being read, and not digested since",
             file=entry.path, fix="run `convertkit manifest` on the folder",
         )  # fmt: skip
     elif sha256 is not None and sha256 != entry.sha256:

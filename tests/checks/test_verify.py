@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import convertkit.convert.run as run
 import convertkit.verbs.line as line
 from convertkit.errors import ConvertError
 from convertkit.verbs.convert import convert
@@ -21,7 +22,7 @@ MODULE = "model.layers.0.mlp.down_proj"
 
 def flip(monkeypatch: pytest.MonkeyPatch, tensor: str, byte: int = 0) -> None:
     """Flip the lowest bit of one byte on its way to the disk, as a wrong buffer or a bad disk would."""
-    execute = line.execute
+    execute = run.execute
 
     def spoiled(plan: Any, facts: Any, desk: Any, sink: Any, workers: int, done: Any) -> dict[str, str]:
         file = plan.file_of[tensor]

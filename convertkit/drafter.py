@@ -7,7 +7,7 @@ config (``engines``). Two formats hold the same drafter if and only if they hold
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 
@@ -87,8 +87,16 @@ FIELDS: tuple[str, ...] = tuple(item.name for item in fields(DrafterSpec))
 
 
 def differences(one: DrafterSpec, other: DrafterSpec) -> Iterator[str]:
-    """Names of the fields in which two specs differ."""
-    return (name for name in FIELDS if getattr(one, name) != getattr(other, name))
+    """Names of the fields in which two specs differ; what has no effect in either is not compared."""
+    first, second = _effective(one), _effective(other)
+    return (name for name in FIELDS if getattr(first, name) != getattr(second, name))
+
+
+def _effective(spec: DrafterSpec) -> DrafterSpec:
+    """The spec without the details of heads that are not there."""
+    if not spec.markov_rank:
+        spec = replace(spec, markov_rank=None, markov_head=None, confidence_with_markov=False)
+    return spec if spec.confidence_head else replace(spec, confidence_with_markov=False)
 
 
 def value_text(name: str, value: Any) -> str:

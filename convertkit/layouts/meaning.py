@@ -130,10 +130,6 @@ def resolve(algorithm: str, values: Mapping[str, Any], rules: Rules) -> DrafterS
             made[name] = float(made[name])
     softcap = made.get("softcap")
     made["softcap"] = float(softcap) if softcap else None
-    if made.get("markov_rank") == 0:
-        made.update(markov_head=None, confidence_with_markov=False)
-    if not made.get("confidence_head", False):
-        made["confidence_with_markov"] = False
     return DrafterSpec(**made)
 
 

@@ -10,10 +10,11 @@ import click
 
 from convertkit.cli.common import folder_argument, shared_options, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
-from convertkit.cli.text import findings_text, table
+from convertkit.cli.text import count_text, findings_text, table
 from convertkit.cli.thresholds import threshold_options
 
 MAX_ROWS = 40
+"""Weights that the text shows."""
 
 
 @click.command("gate", epilog="Example: convertkit gate drafter-nvfp4 --reference drafter-bf16 --max-rel-rms 0.1")
@@ -53,12 +54,14 @@ def command(
 
 
 def _text(document: Mapping[str, Any], rows: Any, made: Any) -> str:
-    """Problems first, then the worst weights, then the verdict."""
-    measured = [row for row in rows if "metrics" in row and row["metrics"]["changed"]]
-    measured.sort(key=lambda row: (row["scope"] == "whole", -(row["metrics"]["rel_rms"] or 0.0), row["name"]))
+    """Problems first, then the worst weights and the whole, then the verdict. Fused groups are in the report."""
+    tensors = [row for row in rows if row["scope"] == "tensor"]
+    changed = [row for row in tensors if "metrics" in row and row["metrics"]["changed"]]
+    changed.sort(key=lambda row: (-(row["metrics"]["rel_rms"] or 0.0), row["name"]))
+    whole = [row for row in rows if row["scope"] == "whole" and row["metrics"]["changed"]]
     lines = [
         (
-            row["name"] if row["scope"] == "tensor" else f"{row['scope']}: {row['name']}",
+            row["name"] if row["scope"] == "tensor" else "whole checkpoint",
             _number(row["metrics"]["rel_rms"], ".4f"),
             _number(row["metrics"]["sqnr_db"], ".2f"),
             _number(row["metrics"]["cosine"], ".5f"),
@@ -66,22 +69,19 @@ def _text(document: Mapping[str, Any], rows: Any, made: Any) -> str:
             _number(100 * row["metrics"]["changed_fraction"], ".1f"),
             row["metrics"].get("flushed_blocks", ""),
         )
-        for row in (measured if len(measured) <= MAX_ROWS else [*measured[: MAX_ROWS - 1], measured[-1]])
+        for row in (*changed[:MAX_ROWS], *whole)
     ]
-    same = sum(1 for row in rows if row["scope"] == "tensor") - sum(1 for row in measured if row["scope"] == "tensor")
-    body = table(
-        ("weight", "rel rms", "SQNR dB", "cosine", "max error", "changed %", "flushed"), lines, right=range(1, 7)
-    )
+    headers = ("weight", "rel rms", "SQNR dB", "cosine", "max error", "changed %", "flushed")
     return "\n".join(
         filter(
             None,
             [
                 findings_text(made.findings),
-                body if lines else "",
-                f"{len(measured) - len(lines)} more changed weights are in the report"
-                if len(measured) > len(lines)
+                table(headers, lines, right=range(1, 7)) if lines else "",
+                f"the worst {MAX_ROWS} of {len(changed)} changed weights; --report lists all"
+                if len(changed) > MAX_ROWS
                 else "",
-                f"{same} weights are equal",
+                f"{count_text(len(tensors) - len(changed), 'weight')} without a changed value",
                 "passed" if made.status == 0 else "FAILED",
             ],
         )

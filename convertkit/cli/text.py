@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -31,6 +32,13 @@ def count_text(number: int, noun: str = "", plural: str = "") -> str:
     if not noun:
         return text
     return f"{text} {noun if number == 1 else plural or noun + 's'}"
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path as the user may type it: relative when it lies under the working directory."""
+    whole = os.path.abspath(path)
+    here = os.path.join(os.getcwd(), "")
+    return shown_cell(whole.removeprefix(here) or whole)
 
 
 def cell_width(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,14 @@ from convertkit.cli.common import (
     workers_option,
 )
 from convertkit.cli.runner import Outcome
-from convertkit.cli.text import count_text, findings_text, pairs, size_text, table
+from convertkit.cli.text import count_text, findings_text, pairs, path_text, size_text, table
 from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.errors import shown
 from convertkit.progress import Progress
 from convertkit.verbs.planned import DryRun
 
 if TYPE_CHECKING:
+    from convertkit.convert.plan import Plan
     from convertkit.verbs.line import Options, Result  # at run time it brings the compiled kernels
 
 TIMINGS = "CONVERTKIT_TIMINGS"
@@ -96,7 +99,7 @@ def _planned(made: DryRun) -> Outcome:
         table(("file", "size", "tensors"), rows, right=(1, 2)),
         pairs(
             [
-                *((f"{name}: ", count_text(count, "unit")) for name, count in made.document["units"].items()),
+                *((OPERATIONS.get(name, name), text) for name, text in _operations(plan)),
                 ("shared global scales", count_text(len(made.document["shared_scales"]), "group")),
                 ("dropped tensors", count_text(len(plan.drops))),
                 ("also written", ", ".join(sorted(plan.documents)) or "nothing"),
@@ -111,6 +114,25 @@ def _planned(made: DryRun) -> Outcome:
             "pattern matches:\n" + pairs([(name, count_text(count, "linear")) for name, count in matches.items()])
         )
     return Outcome(document, "\n".join(filter(None, lines)))
+
+
+OPERATIONS = {
+    "copy": "copied byte for byte",
+    "relabel": "renamed",
+    "borrow": "borrowed from the target",
+    "cast": "cast to another dtype",
+    "pack": "packed",
+    "expand": "expanded",
+    "respell": "re-spelled",
+}
+
+
+def _operations(plan: Plan) -> list[tuple[str, str]]:
+    """How many tensors of the output each operation makes."""
+    counts: dict[str, int] = {}
+    for unit in plan.units:
+        counts[unit.operation] = counts.get(unit.operation, 0) + len(unit.outputs)
+    return [(name, count_text(count, "tensor")) for name, count in sorted(counts.items())]
 
 
 def _done(made: Result, what: str) -> Outcome:
@@ -132,10 +154,11 @@ def _done(made: Result, what: str) -> Outcome:
     if os.environ.get(TIMINGS):
         document["timings"] = dict(made.timings)
     weights = sum(file.header.size_bytes for file in plan.files)
+    place = path_text(made.out)
     lines = [
         findings_text(item for item in made.findings if item.code != "N_DROPPED"),
-        f"{what}: {made.out}  ({size_text(weights)} of weights, {count_text(len(plan.outputs), 'tensor')})",
-        *(f"  {name}: {report['verdict']}  {_summary(report['summary'])}" for name, report in made.reports.items()),
+        f"{what}: {place}  ({size_text(weights)} of weights, {count_text(len(plan.outputs), 'tensor')})",
+        pairs([(name, f"{report['verdict']}: {summary_text(name, report)}") for name, report in made.reports.items()]),
     ]
     matches = plan.parameters.get("matches")
     if isinstance(matches, Mapping) and matches:
@@ -144,12 +167,64 @@ def _done(made: Result, what: str) -> Outcome:
         lines.append(f"  dropped: {count_text(len(plan.drops), 'tensor')}, listed in LOAD_SHAPE_AUDIT.json")
     if made.carried:
         lines.append(f"  carried over from the old output: {', '.join(made.carried)}")
-    lines.append(f"  check it: convertkit verify {made.out}")
+    lines.append(f"  check it: convertkit verify {shlex.quote(place)}")
     return Outcome(document, "\n".join(filter(None, lines)), made.status)
 
 
-def _summary(summary: Mapping[str, Any]) -> str:
-    """The plain numbers of a report's summary on one line."""
+def summary_text(name: str, report: Mapping[str, Any]) -> str:
+    """What a report says, on one line: by the row of ``SUMMARIES``, or the plain values of its summary."""
+    summary = report["summary"]
+    if name in SUMMARIES:
+        return SUMMARIES[name](summary)
     return ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in summary.items() if isinstance(value, (int, float, str))
+        f"{key.replace('_', ' ')} {count_text(value) if isinstance(value, int) else value}"
+        for key, value in summary.items()
+        if isinstance(value, (int, float, str))
     )
+
+
+def _gate_text(summary: Mapping[str, Any]) -> str:
+    whole = summary["whole"]
+    parts = [count_text(summary["packed"], "weight") + " packed"]
+    if whole["rel_rms"] is not None:
+        parts.append(f"relative RMS error {whole['rel_rms']:.4f}")
+    if whole["sqnr_db"] is not None:
+        parts.append(f"SQNR {whole['sqnr_db']:.2f} dB")
+    if summary["worst"]:
+        parts.append(f"worst {shown(summary['worst'])}")
+    return ", ".join(parts)
+
+
+def _expansion_text(summary: Mapping[str, Any]) -> str:
+    parts = []
+    if summary["expanded"]:
+        parts += [
+            count_text(summary["expanded"], "weight") + " expanded",
+            f"{count_text(summary['differing'])} of {count_text(summary['elements'], 'element')} "
+            "other than the exact value rounded once",
+            f"{count_text(summary['unrecovered'])} codes lost" if summary["unrecovered"] else "every code recoverable",
+        ]
+    if summary["respelled"]:
+        parts.append(count_text(summary["respelled"], "weight") + " re-spelled, codes and block scales unchanged")
+    if summary.get("against_differing") is not None:
+        parts.append(f"{count_text(summary['against_differing'])} elements other than the reference")
+    return ", ".join(parts) or "nothing to expand"
+
+
+def _audit_text(summary: Mapping[str, Any]) -> str:
+    return ", ".join(
+        [
+            f"{summary['layout']} as {summary['dialect']}",
+            f"{count_text(summary['packed_linears'])} packed and {count_text(summary['dense_linears'])} dense linears",
+            count_text(summary["errors"], "error"),
+            count_text(summary["warnings"], "warning"),
+        ]
+    )
+
+
+SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "FIDELITY_GATE.json": _gate_text,
+    "DEQUANT_REPORT.json": _expansion_text,
+    "LOAD_SHAPE_AUDIT.json": _audit_text,
+}
+"""How to say a report's summary on one line."""

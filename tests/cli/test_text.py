@@ -1,8 +1,22 @@
 """Tables and numbers for people."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from convertkit.cli.text import PAGE_WIDTH, cell_width, count_text, cut, findings_text, pairs, size_text, table
+from convertkit.cli.text import (
+    PAGE_WIDTH,
+    cell_width,
+    count_text,
+    cut,
+    findings_text,
+    pairs,
+    path_text,
+    size_text,
+    table,
+)
+from convertkit.cli.writing import summary_text
 from convertkit.errors import finding
 
 
@@ -59,3 +73,47 @@ def test_pairs_and_findings() -> None:
     assert pairs([("layout", "dflash2"), ("size", "1 B")]) == "  layout  dflash2\n  size    1 B"
     text = findings_text([finding("W_NO_CONFIG", "warning", "no config.json", fix="add one")])
     assert text == "warning W_NO_CONFIG: no config.json\n  fix: add one"
+
+
+def test_paths_are_shown_as_the_user_may_type_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_text(tmp_path / "a" / "b") == "a/b"
+    assert path_text("a b") == "a b"
+    assert path_text(tmp_path) == str(tmp_path)
+    assert path_text(f"{tmp_path}-other") == f"{tmp_path}-other"
+
+
+EXPANDED = {"expanded": 15, "respelled": 0, "elements": 12000, "differing": 0, "unrecovered": 0, "recoverable": True}
+WHOLE = {"rel_rms": 0.0945601, "sqnr_db": 20.4859}
+
+
+@pytest.mark.parametrize(
+    ("name", "summary", "text"),
+    [
+        (
+            "DEQUANT_REPORT.json",
+            EXPANDED,
+            "pass: 15 weights expanded, 0 of 12,000 elements other than the exact value rounded once, "
+            "every code recoverable",
+        ),
+        (
+            "DEQUANT_REPORT.json",
+            {**EXPANDED, "unrecovered": 7, "against_differing": 3},
+            "pass: 15 weights expanded, 0 of 12,000 elements other than the exact value rounded once, 7 codes lost, "
+            "3 elements other than the reference",
+        ),
+        (
+            "FIDELITY_GATE.json",
+            {"packed": 1, "whole": WHOLE, "worst": "a.weight"},
+            "pass: 1 weight packed, relative RMS error 0.0946, SQNR 20.49 dB, worst a.weight",
+        ),
+        (
+            "FIDELITY_GATE.json",
+            {"packed": 0, "whole": {"rel_rms": None, "sqnr_db": None}, "worst": None},
+            "pass: 0 weights packed",
+        ),
+        ("OTHER.json", {"two_words": 1200, "list": [1], "name": "x"}, "pass: two words 1,200, name x"),
+    ],
+)
+def test_a_report_is_said_on_one_line(name: str, summary: dict[str, Any], text: str) -> None:
+    assert f"pass: {summary_text(name, {'summary': summary})}" == text

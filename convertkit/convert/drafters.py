@@ -95,7 +95,7 @@ def plan_drafter(
     config = write_config(out.name, carried, spec, verifier)
     specs = [item for unit in move.units for item in unit.outputs]
     names = [item.name for item in specs]
-    meant = with_tensors(replace(meant, borrowed=()), config, names)
+    meant = with_tensors(meant, names)
     move.findings.extend(judge(config, names, out, meant))
     move.findings.extend(_passed(carried.rest))
     raise_all(item for item in move.findings if item.severity == "error")

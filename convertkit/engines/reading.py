@@ -69,7 +69,7 @@ def understand(
     serving = engine.formats.get(layout.name)
     if serving is None:
         return Understanding(engine, None)
-    spec = with_tensors(read_spec(serving.reading, config)[0], config, names)
+    spec = with_tensors(read_spec(serving.reading, config)[0], names)
     read = {row.here for row in serving.reading.fields}
     skip = {name for name in INFORMATIVE if getattr(spec, name) is None or name not in read}
     refused = tuple((row.field, row.why) for row in serving.refusals if row.when(stated, config))

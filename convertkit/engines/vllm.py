@@ -41,13 +41,16 @@ _SWA = (
     Field("use_swa", ("dflash_config.use_swa",), "flag"),
     Field("swa_window", ("dflash_config.swa_window_size",)),
 )
+_AUX_FIRST = Field("aux_taps", (AUX,), "ids", "plus_one")
+"""Believed before ``target_layer_ids`` (``eagle3_utils.py:118``)."""
+
 _NO_NEOX = {"neox": ("is_neox_style",)}
 
 
 def _flat(reading: Reading, **places: tuple[str, ...]) -> Reading:
     """A flat config; the block size is never read, ``num_speculative_tokens`` must be given."""
     table = changed(moved(reading.fields, **_NO_NEOX, block_size=(), **places), block_size=None)
-    return replace(reading, fields=(*table, *_SWA), rules=FLAT)
+    return replace(reading, fields=(*table, *_SWA, _AUX_FIRST), rules=FLAT)
 
 
 def _raw(reading: Reading, rules: Rules = RAW, **defaults: Any) -> Reading:
@@ -116,8 +119,14 @@ _INNER = {
 }
 _NATIVE = replace(
     DEEPSPEC,
-    fields=changed(
-        moved(DEEPSPEC.fields, **_NO_NEOX), confidence_head=False, confidence_with_markov=False, markov_head="vanilla"
+    fields=(
+        *changed(
+            moved(DEEPSPEC.fields, **_NO_NEOX),
+            confidence_head=False,
+            confidence_with_markov=False,
+            markov_head="vanilla",
+        ),
+        _AUX_FIRST,
     ),
     rules=FLAT,
 )

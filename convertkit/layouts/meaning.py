@@ -73,10 +73,12 @@ def _vllm(values: Mapping[str, Any], sliding: list[bool], window: int | None) ->
     """``is_causal``, then ``dflash_config.causal``, then sliding layers (vLLM 0.33 ``qwen3_dflash.py:62``)."""
     stated = values.get("is_causal")
     stated = values.get("causal") if stated is None else stated
-    if values.get("use_swa") and not any(sliding):
-        sliding = [True] * len(sliding)
+    forced = bool(values.get("use_swa")) and not any(sliding)
     window = values.get("swa_window") or window
-    return _layers(sliding, window, lambda slides: slides if stated is None else bool(stated))
+    return tuple(
+        LayerAttention(slides if stated is None else bool(stated), window if slides or forced else None)
+        for slides in sliding
+    )
 
 
 def _vllm_flat(values: Mapping[str, Any], count: int) -> Layers:
@@ -121,6 +123,8 @@ def resolve(algorithm: str, values: Mapping[str, Any], rules: Rules) -> DrafterS
     made["algorithm"] = algorithm
     made["attention"] = ATTENTION[rules.attention](values, values.get("layers") or 0)
     made["rope"] = rope_of(values, rules)
+    if values.get("aux_taps") is not None:
+        made["taps"] = values["aux_taps"]
     if made.get("taps") is None and rules.taps == "spread" and values.get("target_layers") and values.get("layers"):
         made["taps"] = spread_taps(values["target_layers"], values["layers"])
     if made.get("block_size") is not None and made.get("draft_tokens") is None:

@@ -30,27 +30,27 @@ def read_spec(reading: Reading, config: Mapping[str, Any]) -> tuple[DrafterSpec,
 def stated_spec(
     layout: Layout, config: Mapping[str, Any], names: Iterable[str]
 ) -> tuple[DrafterSpec, tuple[Finding, ...]] | None:
-    """What a drafter's config means to the package that its format comes from, completed by what its tensors show.
+    """What a drafter's config means to the package that its format comes from, completed by what its tensors show:
+    also a confidence head that a DeepSpec config does not mention.
 
     None if the layout has no table of config fields.
     """
     reading = READINGS.get(layout.name)
     if reading is None:
         return None
+    plain = {without_model(name) for name in names}
     spec, faults = read_spec(reading, config)
-    return with_tensors(spec, config, names), faults
+    if layout.name == "dspark" and "enable_confidence_head" not in config and CONFIDENCE in plain:
+        with_markov = bool(config.get("confidence_head_with_markov", spec.markov_rank))
+        spec = replace(spec, confidence_head=True, confidence_with_markov=with_markov)
+    return with_tensors(spec, plain), faults
 
 
-def with_tensors(spec: DrafterSpec, config: Mapping[str, Any], names: Iterable[str]) -> DrafterSpec:
-    """The spec with what only tensors tell: what is borrowed, whether there is a map, and a confidence head that a
-    DeepSpec config does not mention."""
+def with_tensors(spec: DrafterSpec, names: Iterable[str]) -> DrafterSpec:
+    """The spec with what only tensors tell: what is borrowed, and whether there is a map of the vocabulary."""
     plain = {without_model(name) for name in names}
     borrowed = tuple(name for name in BORROWABLE if name not in plain)
-    made = replace(spec, borrowed=borrowed, vocabulary_map="d2t" if "d2t" in plain else None)
-    if "enable_confidence_head" not in config and CONFIDENCE in plain and spec.algorithm == "dspark":
-        with_markov = bool(config.get("confidence_head_with_markov", True)) and bool(spec.markov_rank)
-        made = replace(made, confidence_head=True, confidence_with_markov=with_markov)
-    return made
+    return replace(spec, borrowed=borrowed, vocabulary_map="d2t" if "d2t" in plain else None)
 
 
 def _rope_conflicts(values: Mapping[str, Any]) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from convertkit.verbs.audit import audit as audit
     from convertkit.verbs.convert import convert as convert
     from convertkit.verbs.dequant import dequant as dequant
+    from convertkit.verbs.diff import diff as diff
     from convertkit.verbs.fix_keys import fix_keys as fix_keys
     from convertkit.verbs.gate import gate as gate
     from convertkit.verbs.inspect import inspect as inspect
@@ -29,6 +30,7 @@ _HOMES = {
     "audit": "convertkit.verbs.audit",
     "convert": "convertkit.verbs.convert",
     "dequant": "convertkit.verbs.dequant",
+    "diff": "convertkit.verbs.diff",
     "fix_keys": "convertkit.verbs.fix_keys",
     "gate": "convertkit.verbs.gate",
     "inspect": "convertkit.verbs.inspect",

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Row] = {
     "to-gguf": Row("convertkit.cli.to_gguf", "Convert a drafter or model to GGUF for llama.cpp."),
     "gate": Row("convertkit.cli.gate", "Compare a checkpoint with its reference, tensor by tensor."),
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),
+    "diff": Row("convertkit.cli.diff", "Show how two checkpoints differ."),
     "fix-keys": Row("convertkit.cli.fix_keys", "Rename tensors, in a new output or in place."),
     "manifest": Row("convertkit.cli.manifest", "Write MANIFEST.json and SHA256SUMS for a folder."),
     "verify": Row("convertkit.cli.verify", "Verify a folder against its manifest."),

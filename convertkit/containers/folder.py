@@ -58,6 +58,17 @@ MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a checkpoint as ``open_any`` does; a GGUF is refused with ``E_CONTAINER``."""
+    opened = open_any(path)
+    if opened.container != "safetensors":
+        raise refusal(
+            "E_CONTAINER", "this command reads safetensors, not GGUF", file=opened.files[0].name,
+            fix="turn it into safetensors first: convertkit from-gguf",
+        )  # fmt: skip
+    return opened
+
+
+def open_any(path: str | os.PathLike[str]) -> Checkpoint:
     """Read headers and JSON of a folder, or of one ``.safetensors`` or ``.gguf`` file (without the files beside it).
 
     A folder is that of a GGUF model if it holds one and no safetensors. Subfolders are never looked into. Raises

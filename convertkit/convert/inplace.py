@@ -166,8 +166,11 @@ def carry_out_edit(
     try:
         _write_journal(root, edit, syscalls)
     except OSError as error:
-        with suppress(OSError):
+        with suppress(OSError):  # nothing has been changed yet
             remove_tree(syscalls, root / FRESH)
+        with suppress(OSError):
+            if os.path.lexists(root / EDIT_FOLDER):
+                _close_journal(root, syscalls)
         raise write_failure(error, root) from error
     try:
         moved = _bring(root, edit, "new", stop, syscalls)
@@ -178,7 +181,10 @@ def carry_out_edit(
         if isinstance(error, OSError):
             raise write_failure(error, root) from error
         raise
-    _close_journal(root, syscalls)
+    try:
+        _close_journal(root, syscalls)
+    except OSError as error:  # the change is whole; the next run tidies up
+        raise write_failure(error, root) from error
     return moved
 
 

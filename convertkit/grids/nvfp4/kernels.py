@@ -36,7 +36,7 @@ def _compiled(result: Any, *arguments: Any) -> Callable[[_F], _F]:
     return compiled
 
 
-def _vector(function: Callable[..., Any]) -> Any:
+def vector(function: Callable[..., Any]) -> Any:
     """``numba.extending.intrinsic``: the function gives a signature and the LLVM instructions of a call."""
     return intrinsic(function)
 
@@ -67,30 +67,30 @@ def amax_32(values: Any) -> Any:
     return largest
 
 
-@_vector
-def _block_amax(context: Any, values: Any, index: Any) -> Any:
+@vector
+def block_amax(context: Any, values: Any, index: Any) -> Any:
     """Largest magnitude bits of block ``index`` of ``values`` [n, 16], as one vector reduction."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        block = _load_block(target, builder, signature, args)
+        block = load_block(target, builder, signature, args)
         lane = block.type.element
         name = f"llvm.vector.reduce.umax.v16i{lane.width}"
         insert: Callable[..., Any] = cgutils.get_or_insert_function
         reduction = insert(builder.module, ir.FunctionType(lane, [block.type]), name)
-        return builder.call(reduction, [builder.and_(block, _splat(block.type, (1 << lane.width - 1) - 1))])
+        return builder.call(reduction, [builder.and_(block, splat(block.type, (1 << lane.width - 1) - 1))])
 
     return values.dtype(values, index), generate
 
 
-@_vector
-def _store_codes(context: Any, values: Any, index: Any, bounds: Any, scale: Any, codes: Any) -> Any:
+@vector
+def store_codes(context: Any, values: Any, index: Any, bounds: Any, scale: Any, codes: Any) -> Any:
     """Encode block ``index`` by row ``scale`` of ``bounds`` [128, 8] and store its 8 bytes in ``codes`` [n, 8]."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        block = _load_block(target, builder, signature, args)
+        block = load_block(target, builder, signature, args)
         vector, bits = block.type, block.type.element.width
-        magnitude = builder.and_(block, _splat(vector, (1 << bits - 1) - 1))
-        row = _load_row(target, builder, signature.args[2], args[2], builder.zext(args[3], args[1].type), 8)
+        magnitude = builder.and_(block, splat(vector, (1 << bits - 1) - 1))
+        row = load_row(target, builder, signature.args[2], args[2], builder.zext(args[3], args[1].type), 8)
 
         def past(column: int) -> Any:
             """All ones in the lanes whose magnitude lies past the bound."""
@@ -98,16 +98,16 @@ def _store_codes(context: Any, values: Any, index: Any, bounds: Any, scale: Any,
             bound = builder.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), lanes)
             return builder.sext(builder.icmp_signed(">", magnitude, bound), vector)
 
-        code = _splat(vector, 0)
+        code = splat(vector, 0)
         for column in range(7):
             code = builder.sub(code, past(column))
-        sign = builder.and_(builder.lshr(block, _splat(vector, bits - 4)), _splat(vector, 8))
+        sign = builder.and_(builder.lshr(block, splat(vector, bits - 4)), splat(vector, 8))
         code = builder.or_(code, builder.and_(sign, past(7)))
         # Two neighbouring lanes as one: the even element stays in the low nibble, the odd one comes beside it.
         pairs = builder.bitcast(code, ir.VectorType(ir.IntType(2 * bits), 8))
-        pairs = builder.or_(pairs, builder.lshr(pairs, _splat(pairs.type, bits - 4)))
+        pairs = builder.or_(pairs, builder.lshr(pairs, splat(pairs.type, bits - 4)))
         packed = builder.trunc(pairs, ir.VectorType(ir.IntType(8), 8))
-        address = _row_address(target, builder, signature.args[4], args[4], args[1], 8)
+        address = row_address(target, builder, signature.args[4], args[4], args[1], 8)
         store = builder.store(packed, builder.bitcast(address, packed.type.as_pointer()))
         store.align = 1
         return target.get_dummy_value()
@@ -115,26 +115,26 @@ def _store_codes(context: Any, values: Any, index: Any, bounds: Any, scale: Any,
     return types.void(values, index, bounds, scale, codes), generate
 
 
-def _splat(vector: Any, value: int) -> Any:
+def splat(vector: Any, value: int) -> Any:
     return ir.Constant(vector, [value] * vector.count)
 
 
-def _row_address(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+def row_address(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
     data = target.make_array(array_type)(target, builder, array).data
     return builder.gep(data, [builder.mul(index, ir.Constant(index.type, width))])
 
 
-def _load_row(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+def load_row(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
     """Row ``index`` of a C-contiguous array [n, width] as one vector."""
-    address = _row_address(target, builder, array_type, array, index, width)
+    address = row_address(target, builder, array_type, array, index, width)
     lane = target.get_data_type(array_type.dtype)
     row = builder.load(builder.bitcast(address, ir.VectorType(lane, width).as_pointer()))
     row.align = lane.width // 8
     return row
 
 
-def _load_block(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-    return _load_row(target, builder, signature.args[0], args[0], args[1], 16)
+def load_block(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return load_row(target, builder, signature.args[0], args[0], args[1], 16)
 
 
 @_compiled(
@@ -148,9 +148,9 @@ def _load_block(target: Any, builder: Any, signature: Any, args: Any) -> Any:
 def encode_16(values: Any, scale_bytes: Any, bounds: Any, codes: Any, scales: Any) -> None:
     """Blocks [n, 16] of 16-bit floats to packed codes [n, 8] and block scales [n]."""
     for block in range(values.shape[0]):
-        scale = scale_bytes[_block_amax(values, block)]
+        scale = scale_bytes[block_amax(values, block)]
         scales[block] = scale
-        _store_codes(values, block, bounds, scale, codes)
+        store_codes(values, block, bounds, scale, codes)
 
 
 @_compiled(
@@ -168,7 +168,7 @@ def encode_32(
 ) -> None:
     """Blocks [n, 16] of 32-bit floats to packed codes [n, 8] and block scales [n]."""
     for block in range(values.shape[0]):
-        largest: Any = _block_amax(values, block)
+        largest: Any = block_amax(values, block)
         # The upper half of the amax bits gives the byte or, rarely, one below it.
         scale = scale_bytes[largest >> np.uint32(16)]
         while largest >= scale_bounds[scale + 1]:
@@ -176,7 +176,7 @@ def encode_32(
         if scale == 0:
             scale = zero_byte
         scales[block] = scale
-        _store_codes(values, block, bounds, scale, codes)
+        store_codes(values, block, bounds, scale, codes)
 
 
 @_compiled(types.void, _read(types.uint8, 2), _read(types.uint8, 1), _read(types.uint16, 2), _write(types.uint32, 2))

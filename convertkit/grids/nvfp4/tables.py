@@ -11,7 +11,7 @@ found here by bisection on the bits with the tool's own operations; the kernels 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -151,6 +151,36 @@ ARITHMETICS: dict[str, Arithmetic] = {
 """Rows by the name used in plans."""
 
 
+def _six_with_room(amax: np.float32, dtype: str) -> np.float32:
+    """amax / (6 * 256): leaves room for block scales 1.5 times as large (ModelOpt 0.47.0 nvfp4_tensor.py:34-46)."""
+    if amax == 0:
+        return np.float32(1)
+    return max(np.float32(amax / np.float32(1536)), SMALLEST_GLOBAL)
+
+
+def _searched(tool: str, scale: Callable[[np.float32, str], np.float32], stretch: float) -> Arithmetic:
+    row = ARITHMETICS["amax"]
+    return replace(
+        row,
+        tool=tool,
+        global_scale=scale,
+        block_quotient=lambda amaxes, scale, dtype: _modelopt_quotient(amaxes * np.float32(stretch), scale, dtype),
+    )
+
+
+SEARCHED: dict[str, Arithmetic] = {
+    "mse": _searched("least squared error", _modelopt_global, 1),
+    "four-over-six": _searched("least squared error of two, largest code 6", _six_with_room, 1),
+    "four-over-six, largest code 4": _searched("least squared error of two, largest code 4", _six_with_room, 1.5),
+}
+"""Where the search of ``choice`` starts. Global scales and codes are those of ``amax``, with its room of 448 or 256."""
+
+
+def arithmetic_of(name: str) -> Arithmetic:
+    """The row of ``ARITHMETICS`` or ``SEARCHED``."""
+    return ARITHMETICS[name] if name in ARITHMETICS else SEARCHED[name]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodeTables:
     """All that a kernel needs to encode the weights of one group.
@@ -248,32 +278,43 @@ def _scale_bytes(bounds: NDArray[Any], dtype: str, zero_byte: int) -> NDArray[np
 
 
 @lru_cache(maxsize=256)
-def build_encode_tables(arithmetic: str, dtype: str, group_amax_bits: int, *, reversible: bool = False) -> EncodeTables:
+def build_encode_tables(
+    arithmetic: str, dtype: str, group_amax_bits: int, *, reversible: bool = False, least_scale: int = 1
+) -> EncodeTables:
     """Tables for a fused group whose largest magnitude has ``group_amax_bits`` in ``dtype`` storage bits.
 
-    ``arithmetic`` is a row of ``ARITHMETICS``, ``dtype`` BF16, F16 or F32. ``reversible`` takes the next FP32
-    global scale up whose reciprocal inverts back exactly, so that the other dialect can hold it without loss.
-    ``ValueError`` for bits of infinity or NaN: refusing such weights is the caller's work. The last tables are kept
-    (some 10 MB): the experts of a model share few different magnitudes.
+    ``arithmetic`` is a row of ``ARITHMETICS`` or ``SEARCHED``, ``dtype`` BF16, F16 or F32. ``reversible`` takes the
+    next FP32 global scale up whose reciprocal inverts back exactly, so that the other dialect holds it without loss.
+    Block scales below the byte ``least_scale`` become that byte. ``ValueError`` for bits of infinity or NaN: refusing
+    such weights is the caller's work.
     """
-    row = ARITHMETICS[arithmetic]
+    row = arithmetic_of(arithmetic)
     if not 0 <= group_amax_bits < float_type(dtype).infinity:
         raise ValueError(f"amax bits {group_amax_bits:#x} are not those of a finite {dtype} magnitude")
     with np.errstate(all="ignore"):
         scale = row.global_scale(_magnitudes(np.array([group_amax_bits]), dtype)[0], dtype)
         if reversible:
             scale = float_of(reversible_global(bits_of(scale)))
+    return tables_under(arithmetic, dtype, bits_of(scale), least_scale=least_scale)
+
+
+def tables_under(arithmetic: str, dtype: str, global_bits: int, *, least_scale: int = 1) -> EncodeTables:
+    """As ``build_encode_tables``, for a global scale that is given, in the sense of ``arithmetic``."""
+    row = arithmetic_of(arithmetic)
+    scale = float_of(global_bits)
+    with np.errstate(all="ignore"):
         scales = _first_bits(
             lambda amaxes: row.block_quotient(amaxes, scale, dtype) >= row.scale_bounds, (LARGEST_SCALE,), dtype
         )
         units = row.unit(E4M3[1 : LARGEST_SCALE + 1], scale)[:, None]
         codes = _first_bits(lambda weights: weights / units >= CODE_BOUNDS, (LARGEST_SCALE, 8), dtype)
+    scales[:least_scale] = scales[0]
     code_bounds = np.full((128, 8), float_type(dtype).magnitude, np.int32 if dtype == "F32" else np.int16)
     code_bounds[1 : LARGEST_SCALE + 1] = codes - 1
     return EncodeTables(
         arithmetic,
         dtype,
-        bits_of(scale),
+        global_bits,
         row.sense,
         row.zero_byte,
         _scale_bytes(scales, dtype, row.zero_byte),

@@ -1,0 +1,384 @@
+"""Find out whether a BF16 tensor lies on an NVFP4 grid, and encode it without loss if it does.
+
+Such a tensor was trained or decoded as ``code * block scale * global scale``, rounded once, and then stored dense.
+Quantizing it again by amax changes values, since neither the global scale nor the block scales can be read off the
+largest magnitudes. But the mantissas tell: see ``cells``. So a histogram gives the mantissa of the global scale,
+the largest magnitude a few exponents, and every block is then tried against the rows of a table.
+
+Tensors that are on no grid cost the histogram of one tile. Importing this module loads the compiled kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convertkit.grids.dense import FLOAT_TYPES
+from convertkit.grids.nvfp4 import kernels_recover as kernels
+from convertkit.grids.nvfp4.cells import cells
+from convertkit.grids.nvfp4.decode import decode_table
+from convertkit.grids.nvfp4.encode import amax_of_tile, flat_items
+from convertkit.grids.nvfp4.tables import (
+    BLOCK,
+    LARGEST_SCALE,
+    SMALLEST_GLOBAL,
+    EncodeTables,
+    Sense,
+    bits_of,
+    build_encode_tables,
+    float_of,
+    reversible_global,
+    swap_sense,
+    tables_under,
+)
+
+Sweep = Callable[[], Iterable[NDArray[np.uint16]]]
+"""Gives the same tiles [rows, in] of BF16 bits each time it is called; a tile is not kept when the next is taken."""
+
+MAGNITUDES = 1 << 15
+INFINITY = FLOAT_TYPES["BF16"].infinity
+LEAST_NORMAL = 0x80
+HOPELESS = 0.3
+"""Share of mantissas that the best global scale must cover after a tile; ordinary weights have about 0.11."""
+MOST_CELLS = 64
+"""Cells to try at most. A tensor of more than some thousand values seldom fits more than one; a small one may fit
+hundreds of which few are right, and there trying all is cheap."""
+SMALL = 1 << 14
+PART_CELLS = 6
+LEAST_PART = 0.1
+"""Share of non-zero blocks below which a tensor is not called partly on a grid."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GridTables:
+    """One global scale as ``kernels_recover`` needs it.
+
+    ``rows`` uint16 [128, 8]: BF16 magnitudes by scale byte and magnitude index. ``tries`` uint8 [882]: scale bytes to
+    try for a block whose largest magnitude is m, from ``starts[m]`` to ``starts[m + 1]`` (uint16 [32769]). ``bounds``
+    int16 [128, 8] as in ``EncodeTables``, with every sign kept.
+    """
+
+    global_bits: int
+    sense: Sense
+    zero_byte: int
+    rows: NDArray[np.uint16]
+    starts: NDArray[np.uint16]
+    tries: NDArray[np.uint8]
+    bounds: NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One grid: stored FP32 bits of its global scale, their sense, and how many non-zero blocks lie on it."""
+
+    global_bits: int
+    sense: Sense
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``grid``: every block lies on ``found[0]``. ``part``: some do. ``several``: every block lies on one of two.
+    ``none``: see ``reason``.
+
+    ``blocks`` counts those that are not all zero (0 where the search ended before counting).
+    """
+
+    status: Literal["grid", "part", "several", "none"]
+    amax_bits: int
+    reason: str
+    blocks: int = 0
+    found: tuple[Found, ...] = ()
+
+
+def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, least_scale: int = 1) -> GridTables:
+    """Tables for a global scale given as it will be stored.
+
+    A block whose largest code could be one of several is given the largest code that fits, as packers by amax do;
+    with ``least_scale`` above 1 those with a block scale of at least that byte are tried before the others.
+    """
+    table = decode_table(global_bits, sense, "BF16")[:128, :8].astype(np.uint16)
+    table[0] = 0  # byte 0 means that no scale was found
+    scales, indexes = (axis.reshape(-1) for axis in np.indices((LARGEST_SCALE, 7)) + 1)
+    amaxes = table[scales, indexes]
+    order = np.lexsort((scales, -indexes, scales < least_scale, amaxes))
+    order = order[(amaxes[order] > 0) & (amaxes[order] < INFINITY)]
+    starts = np.searchsorted(amaxes[order], np.arange(MAGNITUDES + 1)).astype(np.uint16)
+    bounds = np.full((128, 8), -1, np.int16)
+    bounds[:, :7] = np.minimum(table[:, :7], 0x7FFF).astype(np.int16)
+    return GridTables(
+        global_bits, sense, zero_byte, np.ascontiguousarray(table), starts, scales[order].astype(np.uint8), bounds
+    )
+
+
+def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any, Any, Any]:
+    """What the kernels take first."""
+    blocks = flat_items(values, 2, "values").reshape(-1, BLOCK)
+    return blocks, tables.starts, tables.tries, tables.rows, np.uint8(tables.zero_byte)
+
+
+def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
+    """How many blocks of BF16 bits [rows, in] that are not all zero lie on the grid, and how many are not all zero."""
+    counts = np.zeros(2, np.int64)
+    kernels.match(*_grid(values, tables), counts)
+    return int(counts[0]), values.size // BLOCK - int(counts[1])
+
+
+def scales_of_tile(values: NDArray[np.uint16], tables: GridTables) -> NDArray[np.uint8]:
+    """Block scales uint8 [rows, in/16] that reproduce a tile [rows, in]; 0 for blocks that are not on the grid."""
+    scales = np.empty((*values.shape[:-1], values.shape[-1] // BLOCK), np.uint8)
+    kernels.scales_of(*_grid(values, tables), scales.reshape(-1))
+    return scales
+
+
+def solve_tile(
+    values: NDArray[np.uint16],
+    tables: GridTables,
+    otherwise: EncodeTables,
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+) -> None:
+    """Encode a tile of BF16 bits [rows, in]: exactly where a block is on the grid, by ``otherwise`` where it is not.
+
+    Fills ``codes`` uint8 [rows, in/2] and ``scales`` uint8 [rows, in/16].
+    """
+    kernels.solve(
+        *_grid(values, tables),
+        tables.bounds,
+        otherwise.scale_bytes,
+        otherwise.code_bounds,
+        flat_items(codes, 1, "codes").reshape(-1, BLOCK // 2),
+        flat_items(scales, 1, "scales"),
+    )
+
+
+def otherwise_tables(global_bits: int, sense: Sense, least_scale: int = 1) -> EncodeTables:
+    """ModelOpt's amax arithmetic under a recovered global scale, for blocks that are not on its grid."""
+    multiplier = global_bits if sense == "multiplier" else swap_sense(global_bits)[0]
+    return tables_under("amax", "BF16", multiplier, least_scale=least_scale)
+
+
+def find_grid(
+    sweep: Sweep,
+    *,
+    sense: Sense = "multiplier",
+    hints: Sequence[int] = (),
+    thorough: bool = False,
+    least_scale: int = 1,
+) -> Verdict:
+    """Search the grid of the BF16 tensors that ``sweep`` gives: those of one fused group, which share a global scale.
+
+    ``sense`` is how the global scale will be stored. ``hints`` are stored FP32 bits in that sense and are tried first.
+    Without ``thorough`` the search ends if no global scale explains the first tile. Values that are not finite end it
+    too. ``amax_bits`` is that of all tiles.
+    """
+    counts, amax = _histogram(sweep, whole=thorough)
+    if amax >= INFINITY:
+        return Verdict("none", amax, "it holds NaN or infinity")
+    hopeless = _hopeless(counts)
+    if hopeless:
+        return Verdict("none", amax, hopeless)
+    search = _Search(sweep, counts, amax, sense, least_scale)
+    found = search.whole(hints)
+    if found is None and not thorough:
+        search = _Search(sweep, _histogram(sweep, whole=True)[0], amax, sense, least_scale)
+        found = search.whole(hints)
+    if found is None and sense == "divisor":
+        other = _Search(sweep, search.counts, amax, "multiplier", least_scale).whole(())
+        if other is not None:
+            why = "it lies on the grid of a multiplier whose ties no divisor reproduces"
+            return Verdict("none", amax, f"{why}; a ModelOpt dialect can hold it", other.blocks)
+    return found or search.part()
+
+
+def _histogram(sweep: Sweep, *, whole: bool) -> tuple[NDArray[np.int64], int]:
+    """Counts by magnitude of the first tile, or of all; and the largest magnitude of all."""
+    counts = np.zeros((2, MAGNITUDES), np.int64)
+    amax = 0
+    for number, tile in enumerate(sweep()):
+        amax = max(amax, amax_of_tile(tile))
+        if whole or not number:
+            kernels.count_magnitudes(flat_items(tile, 2, "values"), counts)
+    return counts.sum(axis=0), amax
+
+
+def _hopeless(counts: NDArray[np.int64]) -> str:
+    mantissas = _mantissas(counts)
+    total, distinct = int(mantissas.sum()), int(np.count_nonzero(mantissas))
+    best = _covered(mantissas)
+    if best >= HOPELESS * total:
+        return ""
+    return f"it has {distinct} distinct mantissas; the best global scale explains {_percent(best, total)} of its values"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %"
+
+
+def _mantissas(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts of the 128 mantissas of normal magnitudes, but for the least one: a subnormal can round up to it."""
+    normal = counts[LEAST_NORMAL:INFINITY].reshape(-1, 128)
+    mantissas: NDArray[np.int64] = normal.sum(axis=0)
+    mantissas[0] -= normal[0, 0]
+    return mantissas
+
+
+def _covered(mantissas: NDArray[np.int64]) -> int:
+    # Sums of integers below 2^53 are exact in any order.
+    return int((cells().patterns @ mantissas.astype(np.float64)).max())
+
+
+class _Search:
+    """The histogram of a group and what is tried against it."""
+
+    def __init__(self, sweep: Sweep, counts: NDArray[np.int64], amax: int, sense: Sense, least_scale: int) -> None:
+        self.sweep, self.counts, self.amax, self.sense, self.least_scale = sweep, counts, amax, sense, least_scale
+        self.fine = bool(counts[1:LEAST_NORMAL].any())
+        self.most = MOST_CELLS if counts.sum() > SMALL else MAGNITUDES
+
+    def whole(self, hints: Sequence[int]) -> Verdict | None:
+        """The grid on which every block lies."""
+        for bits in self.candidates(hints):
+            tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
+            blocks = self.all_blocks(tables) if self.image_holds_all(tables) else None
+            if blocks is not None:
+                return Verdict("grid", self.amax, "", blocks, (Found(bits, self.sense, blocks),))
+        return None
+
+    def candidates(self, hints: Sequence[int]) -> Iterator[int]:
+        """Stored bits of global scales, likeliest first: hints, those of amax packers, then the cells that fit."""
+        yield from hints
+        for name in ("amax", "amax-llmcompressor"):
+            built = build_encode_tables(name, "BF16", self.amax)
+            swapped, reversible = swap_sense(built.global_bits)
+            if built.sense == self.sense or reversible:
+                bits = built.global_bits if built.sense == self.sense else swapped
+                if _agreed(bits, self.sense):
+                    yield bits
+        if self.amax:
+            mantissas = _mantissas(self.counts)
+            yield from self._of_cells(mantissas, int(mantissas.sum()), range(5), self.most)
+
+    def _of_cells(self, mantissas: NDArray[np.int64], least: int, steps: range, most: int) -> Iterator[int]:
+        """Scales of the cells that cover at least ``least`` values: for each the exponents that fit amax, the
+        smallest scale first, because then block scales are largest."""
+        table = cells(self.fine)
+        scores = (table.patterns @ mantissas.astype(np.float64)).astype(np.int64)
+        fit = np.flatnonzero(scores >= least)
+        # A power of two first: values that are on its grid are not even rounded. Then the widest.
+        order = np.lexsort((-table.widths[fit], -scores[fit], table.scales[fit] != 1))
+        for cell in fit[order][:most]:
+            top = self.amax if least == mantissas.sum() else self._top(table.patterns[cell])
+            for exponent in _exponents(top, float(table.scales[cell]), steps):
+                bits = _stored(float(table.scales[cell]), float(table.widths[cell]), exponent, self.sense)
+                # Where weights are subnormal the packages' FP32 steps round subnormals too, so they need not agree.
+                if bits is not None and (self.fine or _agreed(bits, self.sense)):
+                    yield bits
+
+    def _top(self, pattern: NDArray[np.float64]) -> int:
+        """Largest magnitude that a cell explains."""
+        explained = np.tile(pattern > 0, MAGNITUDES // 128) & (self.counts > 0)
+        return int(np.flatnonzero(explained[LEAST_NORMAL:])[-1]) + LEAST_NORMAL
+
+    def image_holds_all(self, tables: GridTables) -> bool:
+        """Whether each magnitude that occurs is that of some code and block scale."""
+        image = np.zeros(MAGNITUDES, bool)
+        image[tables.rows[: LARGEST_SCALE + 1]] = True
+        return not self.counts[~image].any()
+
+    def all_blocks(self, tables: GridTables) -> int | None:
+        """How many non-zero blocks there are if all lie on the grid; None at the first tile with one that does not."""
+        nonzero = 0
+        for tile in self.sweep():
+            on, blocks = match_tile(tile, tables)
+            if on != blocks:
+                return None
+            nonzero += blocks
+        return nonzero
+
+    def part(self) -> Verdict:
+        """What can be said of a tensor that is not wholly on one grid."""
+        mantissas = _mantissas(self.counts)
+        total = int(mantissas.sum())
+        best = _covered(mantissas)
+        why = f"the best global scale explains {_percent(best, total)} of its values" if total else "it is too small"
+        if best < HOPELESS * total or not total:
+            return Verdict("none", self.amax, why)
+        sample = next(iter(self.sweep())).copy()
+        scored = [
+            (self._count(bits, lambda: (sample,))[0], bits)
+            for bits in self._of_cells(mantissas, best * 3 // 4, range(-3, 5), PART_CELLS)
+        ]
+        if not scored:
+            return Verdict("none", self.amax, why)
+        bits = max(scored, key=lambda item: item[0])[1]
+        on, blocks = self._count(bits, self.sweep)
+        if on < LEAST_PART * blocks or not on:
+            return Verdict("none", self.amax, f"{why}, but {on} of {blocks} blocks fit", blocks)
+        first = Found(bits, self.sense, on)
+        if on == blocks:
+            return Verdict("grid", self.amax, "", blocks, (first,))
+        second = self._second(bits, blocks - on)
+        if second is not None:
+            return Verdict("several", self.amax, "its blocks lie on two grids", blocks, (first, second))
+        return Verdict("part", self.amax, f"{on} of {blocks} blocks lie on one grid", blocks, (first,))
+
+    def _count(self, bits: int, sweep: Sweep) -> tuple[int, int]:
+        """Non-zero blocks on the grid, and all non-zero blocks."""
+        tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
+        counts = [match_tile(tile, tables) for tile in sweep()]
+        return sum(on for on, _ in counts), sum(blocks for _, blocks in counts)
+
+    def _second(self, bits: int, left: int) -> Found | None:
+        """The grid of all the blocks that the first one leaves, if there is one."""
+        tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
+        counts = np.zeros((2, MAGNITUDES), np.int64)
+        for tile in self.sweep():
+            scales = scales_of_tile(tile, tables).reshape(-1)
+            kernels.count_left_magnitudes(flat_items(tile, 2, "values").reshape(-1, BLOCK), scales, counts)
+        rest = _Search(
+            self.sweep, counts.sum(axis=0), int(np.flatnonzero(counts.sum(axis=0))[-1]), self.sense, self.least_scale
+        )
+        for other in rest.candidates(()):
+            others = build_grid_tables(other, self.sense, least_scale=self.least_scale)
+            if rest.image_holds_all(others) and self._leaves_none(tables, others):
+                return Found(other, self.sense, left)
+        return None
+
+    def _leaves_none(self, one: GridTables, two: GridTables) -> bool:
+        return all((scales_of_tile(tile, one) | scales_of_tile(tile, two)).all() for tile in self.sweep())
+
+
+def _exponents(amax: int, mantissa: float, steps: range) -> list[int]:
+    """Exponents of a global scale with that mantissa under which ``amax`` may be a value of the grid."""
+    largest = float(np.array([amax << 16], np.uint32).view(np.float32)[0])
+    # The least scale that reaches amax, with half a unit of rounding to spare; each step halves what is reached.
+    # No scale is subnormal.
+    lowest = max(int(np.ceil(np.log2(largest / (2688 * mantissa) * (1 - 2.0**-8)))), -126)
+    return [exponent for exponent in (lowest + step for step in steps) if -126 <= exponent <= 126]
+
+
+def _stored(mantissa: float, width: float, exponent: int, sense: Sense) -> int | None:
+    """Stored bits of a global scale in that cell which both senses can hold; None if there is none."""
+    scale = np.float32(np.ldexp(mantissa, exponent))
+    bits = bits_of(scale)
+    if width:
+        bits = reversible_global(bits)
+    swapped, reversible = swap_sense(bits)
+    inside = abs(float(float_of(bits)) / 2.0**exponent - mantissa) <= width / 2
+    exact = reversible if width else float(float_of(swapped)) * float(scale) == 1
+    if not inside or scale < SMALLEST_GLOBAL or (sense == "divisor" and not exact):
+        return None
+    return bits if sense == "multiplier" else swapped
+
+
+def _agreed(bits: int, sense: Sense) -> bool:
+    """Whether the package that stores this sense expands every entry to the bits of the exact value rounded once."""
+    package = "modelopt" if sense == "multiplier" else "compressed-tensors"
+    rows = slice(1, LARGEST_SCALE + 1)
+    exact, theirs = (decode_table(bits, sense, "BF16", name)[rows, :8] for name in ("exact", package))
+    return bool(np.array_equal(exact, theirs))

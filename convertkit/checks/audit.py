@@ -59,6 +59,10 @@ def audit_written(
     dense weights (bad values become errors). Codes: all of E_PACK_*, E_SCALE_*, E_QCONFIG*, E_LAYOUT_*,
     E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE.
     """
+    if checkpoint.container == "gguf":
+        from convertkit.checks.gguf_audit import audit_gguf
+
+        return audit_gguf(checkpoint, scan=scan)
     identity = identify(checkpoint, "error")
     findings = list(identity.findings)
     if expected is not None:

@@ -63,7 +63,7 @@ def _row_bytes(ref: TensorRef) -> int:
     return _width(ref.spec.shape) // row.block * row.bits // 8
 
 
-def _stored(reader: Reader, ref: TensorRef, first: int, count: int) -> Bytes:
+def stored_rows(reader: Reader, ref: TensorRef, first: int, count: int) -> Bytes:
     """Bytes of rows of a stored tensor, [rows, bytes of a row]."""
     tile = np.empty((count, _row_bytes(ref)), np.uint8)
     reader.read_into(ref, first * tile.shape[1], bytes_view(tile))
@@ -85,7 +85,7 @@ def order_of(rows: int, order: Order, heads: int) -> NDArray[np.int64]:
 def _gathered(reader: Reader, ref: TensorRef, wanted: NDArray[np.int64]) -> Bytes:
     """The wanted rows of a stored tensor, in that order; they lie close together."""
     first = int(wanted.min())
-    rows = _stored(reader, ref, first, int(wanted.max()) - first + 1)
+    rows = stored_rows(reader, ref, first, int(wanted.max()) - first + 1)
     return rows[wanted - first]
 
 
@@ -129,7 +129,7 @@ def _source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtyp
         rows = _gathered(bench.desk.reader, source, wanted)
         if source.spec.dtype not in BLOCK_TYPES:
             return rows.view(STORAGE.get(source.spec.dtype, "|u1")), source.spec.dtype
-        return _dequantized(rows, source.spec.dtype).view(np.uint32), "F32"
+        return dequantized(rows, source.spec.dtype).view(np.uint32), "F32"
     elements, scales = _plane_rows(bench, source, wanted)
     if isinstance(source, PackedModule):
         bits, sense = bench.facts.global_bits[source.module], source.spelling.sense
@@ -140,7 +140,7 @@ def _source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtyp
     return table[np.repeat(scales, 16, axis=1), elements], dtype
 
 
-def _dequantized(rows: Bytes, dtype: str) -> NDArray[np.float32]:
+def dequantized(rows: Bytes, dtype: str) -> NDArray[np.float32]:
     from gguf import GGMLQuantizationType, quants
 
     with np.errstate(invalid="ignore", over="ignore"):
@@ -167,7 +167,7 @@ def verify_recode(bench: Bench, unit: Recode) -> Found:
         order = order_of(rows, unit.order, unit.heads)
         for first, count in _tiles(rows, width, unit.heads):
             bench.desk.stop.check()
-            written = _stored(bench.output, out, number * rows + first, count)
+            written = stored_rows(bench.output, out, number * rows + first, count)
             wrong, found = _compare(bench, unit, source, order[first : first + count], written)
             differing += wrong
             tally = tally + found
@@ -202,7 +202,7 @@ def _compare(
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             again = quants.quantize(np.ascontiguousarray(floats), GGMLQuantizationType[dtype])
         wrong = int(np.count_nonzero(again.reshape(written.shape) != written))
-    decoded = _dequantized(written, dtype).view(np.uint32)
+    decoded = dequantized(written, dtype).view(np.uint32)
     return wrong, compare_tile(Dense(before, "F32"), Dense(decoded, "F32"))
 
 
@@ -216,7 +216,7 @@ def verify_regroup(bench: Bench, unit: Regroup) -> Found:
         order = order_of(rows, unit.order, unit.heads)
         for first, count in _tiles(rows, module.in_features, unit.heads):
             bench.desk.stop.check()
-            written = block_parts(_stored(bench.output, out, number * rows + first, count))
+            written = block_parts(stored_rows(bench.output, out, number * rows + first, count))
             source = _plane_rows(bench, module, order[first : first + count])
             differing += sum(int(np.count_nonzero(a != b)) for a, b in zip(written, source, strict=True))
     if differing:
@@ -245,7 +245,7 @@ def verify_quantize(bench: Bench, unit: Quantize) -> Found:
         tally = PackTally()
         for first, count in _tiles(rows, width, heads):
             bench.desk.stop.check()
-            elements, scales = block_parts(_stored(bench.output, bench.staged(name), first, count))
+            elements, scales = block_parts(stored_rows(bench.output, bench.staged(name), first, count))
             codes = np.ascontiguousarray(elements[:, 0::2] | (elements[:, 1::2] << 4))
             source = _gathered(bench.desk.reader, ref, places[first : first + count]).view(STORAGE[unit.dtype])
             tally += check_pack_tile(
@@ -269,8 +269,8 @@ def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
     for first, count in _tiles(rows, width, unit.heads):
         bench.desk.stop.check()
         written = (
-            _nibbles(_stored(bench.output, bench.staged(codes.name), first, count)),
-            _stored(bench.output, bench.staged(scales.name), first, count),
+            _nibbles(stored_rows(bench.output, bench.staged(codes.name), first, count)),
+            stored_rows(bench.output, bench.staged(scales.name), first, count),
         )
         before = _plane_rows(bench, source, order[first : first + count])
         differing += sum(int(np.count_nonzero(a != b)) for a, b in zip(written, before, strict=True))

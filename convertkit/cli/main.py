@@ -45,6 +45,7 @@ COMMANDS: dict[str, Row] = {
     "to-dflash": Row("convertkit.cli.to_dflash", "Convert a DFlash drafter to z-lab's format."),
     "to-dspark": Row("convertkit.cli.to_dspark", "Convert a DSpark drafter to the format that vLLM serves natively."),
     "to-gguf": Row("convertkit.cli.to_gguf", "Convert a drafter or model to GGUF for llama.cpp."),
+    "from-gguf": Row("convertkit.cli.from_gguf", "Convert a GGUF to safetensors."),
     "gate": Row("convertkit.cli.gate", "Compare a checkpoint with its reference, tensor by tensor."),
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),
     "diff": Row("convertkit.cli.diff", "Show how two checkpoints differ."),

@@ -9,7 +9,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.containers.files import read_small
-from convertkit.containers.folder import CONFIG, WEIGHTS, open_checkpoint
+from convertkit.containers.folder import CONFIG, WEIGHTS, open_any
 from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.containers.gguf_values import Numbers, Scalar, Value
 from convertkit.containers.reader import Reader
@@ -52,7 +52,7 @@ class Target:
 def open_target(place: Path) -> Target:
     """Read a target's config, or its GGUF's header. No weight is read."""
     if place.name.endswith(SUFFIX):
-        return _of_gguf(place, open_checkpoint(place))
+        return _of_gguf(place, open_any(place))
     config = parse_json(read_small(place, CONFIG), CONFIG)
     if not isinstance(config, dict):
         raise refusal("E_JSON", "the file does not hold a JSON object", file=CONFIG)
@@ -97,7 +97,7 @@ def copies_of_target(source: Checkpoint, target: Target) -> dict[str, bool]:
            for kind, names in (("embedding", EMBEDDINGS), ("head", HEADS))}  # fmt: skip
     if target.gguf is not None or not any(own.values()) or not any(target.place.glob(f"*{WEIGHTS}")):
         return {}
-    opened = open_checkpoint(target.place)
+    opened = open_any(target.place)
     found: dict[str, bool] = {}
     with Reader(source) as one, Reader(opened) as two:
         for kind, names in (("embedding", EMBEDDINGS), ("head", EMBEDDINGS if target.tied else HEADS)):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.containers.gguf import ARCHITECTURE
+from convertkit.containers.gguf_values import Scalar
 from convertkit.convert.oddities import oddities
 from convertkit.dialects.coverage import coherence_findings
 from convertkit.dialects.linears import dense_linears
@@ -15,6 +17,8 @@ from convertkit.dialects.reading import read_scheme
 from convertkit.dialects.scheme import CONFIG_FILE, Scheme, mismatch_finding
 from convertkit.errors import Finding, Severity, finding
 from convertkit.layouts.drafters import DRAFTERS
+from convertkit.layouts.gguf_layouts import gguf_layout
+from convertkit.layouts.gguf_names import ARCHS
 from convertkit.layouts.layout import Kind, Layout, marks_of
 from convertkit.layouts.models import CAUSAL_LM, MULTIMODAL_LM, UNKNOWN, VISION_SEGMENTS
 from convertkit.layouts.rules import families, template_of, without_model
@@ -62,7 +66,10 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
     """
     planes = find_packed(checkpoint)
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in checkpoint.tensors)
-    layout, confidence, reasons = identify_layout(modules, checkpoint.tensors, checkpoint.config)
+    if checkpoint.container == "gguf":
+        layout, confidence, reasons = identify_gguf(checkpoint.metadata)
+    else:
+        layout, confidence, reasons = identify_layout(modules, checkpoint.tensors, checkpoint.config)
     specs = [ref.spec for name, ref in checkpoint.tensors.items() if name not in planes.plane_names]
     linears = dense_linears(specs, layout)
     scheme, faults = read_scheme(checkpoint.config, checkpoint.quant_config, mismatch)
@@ -82,6 +89,13 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
         linears,
         tuple(findings),
     )
+
+
+def identify_gguf(metadata: Mapping[str, Any]) -> tuple[Layout, Confidence, tuple[str, ...]]:
+    """The layout of a GGUF: it states its architecture."""
+    value = metadata.get(ARCHITECTURE)
+    name = str(value.value) if isinstance(value, Scalar) else ""
+    return gguf_layout(name), ("certain" if name in ARCHS else "likely"), (f"the file says {ARCHITECTURE} = {name}",)
 
 
 def identify_layout(

@@ -10,7 +10,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import Audit, audit_written
-from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
+from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any
 from convertkit.errors import Finding, refusal, shown
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT, Progress
@@ -47,7 +47,7 @@ def audit(
     """
     if report is not None and Path(report).suffix != ".json":
         raise refusal("E_USAGE", "the report's name must end in .json")
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_any(path)
     found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan)
     status = 1 if found.errors else 0
     if report is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_any
 from convertkit.convert.identify import Identity, identify
 from convertkit.dialects.linears import default_packed, roles_of
 from convertkit.dialects.planes import PackedModule
@@ -44,7 +44,7 @@ def inspect(path: str | os.PathLike[str], *, tensors: bool = False) -> dict[str,
     Parameters are counted as the model has them: a packed linear counts out x in, scales do not count.
     Raises ``ConvertError`` only where the container itself cannot be read; every other fault is in ``findings``.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_any(path)
     identity = identify(checkpoint)
     drafter, notes = drafter_view(checkpoint, identity)
     document: dict[str, Any] = {

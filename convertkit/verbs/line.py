@@ -14,7 +14,7 @@ from typing import Any
 
 from convertkit.checks.verify import Evidence, copied_tensors, verify_output
 from convertkit.containers.files import read_small
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
 from convertkit.convert.carry import CARRIED_KEY, Carried, carry_over
@@ -177,7 +177,7 @@ def _write(
             _copy_side_file(plan.source.root, name, staging, desk.stop)
         with clock.stage("write"):
             tensors = _execute(plan, facts, desk, sink, workers)
-        with clock.stage("check"), Reader(open_checkpoint(staging.files)) as output:
+        with clock.stage("check"), Reader(open_any(staging.files)) as output:
             evidence = verify_output(plan, facts, desk, output, tensors, lambda: follower.result().tensors, workers)
         with clock.stage("flush"):
             followed: Followed = follower.result()

@@ -56,7 +56,6 @@ def to_gguf(
         raise refusal("E_USAGE", f"unknown type '{type}'", fix=f"one of: {', '.join(TYPE_NAMES)}")
     kind: Kind = "file" if Path(out).name.endswith(SUFFIX) else "folder"
     checkpoint = open_checkpoint(source)
-    require_safetensors(checkpoint)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan, kind=kind)
     file_name = Path(out).name if kind == "file" else f"model{SUFFIX}"
     plan = _plan(checkpoint, identify(checkpoint), type, target_model, pre, name, file_name)
@@ -66,12 +65,6 @@ def to_gguf(
         return dry_run(plan)
     _require_library(plan)
     return carry_out(plan, Path(out), [gguf_report(written=True)], options, kind)
-
-
-def require_safetensors(checkpoint: Checkpoint) -> None:
-    if checkpoint.container != "safetensors":
-        raise refusal("E_CONTAINER", "this command reads safetensors", file=checkpoint.files[0].name,
-                      fix="turn it into safetensors first: convertkit from-gguf")  # fmt: skip
 
 
 def _plan(

@@ -11,7 +11,7 @@ from typing import Any
 
 from convertkit import __version__
 from convertkit.codes import CODES
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_any
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.progress import SILENT, Progress
 from convertkit.release.claims import check_claims
@@ -124,7 +124,7 @@ def _verify_file(path: Path, choice: Choice, strict: bool, workers: int, progres
             return _without_manifest(path.parent, tree, expected, alone, strict)
         return _verify_listed(path.parent, tree, expected, alone, strict, workers, progress)
     try:
-        findings = list(open_checkpoint(path).findings)
+        findings = list(open_any(path).findings)
     except ConvertError as error:
         findings = list(error.findings)
     message = "no manifest lists the file; only its structure was checked"

@@ -13,7 +13,7 @@ from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_any
 from convertkit.containers.gguf import GGML_NUMBERS, GGML_TYPES, encode_gguf_header
 from convertkit.containers.gguf_values import KINDS, Scalar, Value, f32, numbers, plain, same, strings, text, truth, u32
 from convertkit.containers.reader import Reader
@@ -85,7 +85,7 @@ def test_file_equals_that_of_ggufs_writer(tmp_path: Path) -> None:
 
 def test_reader_gives_back_metadata_tensors_and_bytes(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", METADATA, SPECS)
-    for opened in (open_checkpoint(tmp_path / "m.gguf"), open_checkpoint(tmp_path)):
+    for opened in (open_any(tmp_path / "m.gguf"), open_any(tmp_path)):
         assert opened.container == "gguf"
         assert list(opened.metadata) == list(METADATA)
         assert all(same(opened.metadata[key], METADATA[key]) for key in METADATA)
@@ -105,7 +105,7 @@ def test_ggufs_reader_agrees(tmp_path: Path) -> None:
 def test_alignment_is_that_of_the_metadata(tmp_path: Path) -> None:
     metadata = {**METADATA, "general.alignment": u32(4096)}
     write(tmp_path / "m.gguf", metadata, SPECS, 4096)
-    assert all(ref.start % 4096 == 0 for ref in open_checkpoint(tmp_path / "m.gguf").tensors.values())
+    assert all(ref.start % 4096 == 0 for ref in open_any(tmp_path / "m.gguf").tensors.values())
 
 
 def test_types_are_those_of_gguf() -> None:
@@ -144,7 +144,7 @@ def test_a_large_vocabulary_opens_quickly(tmp_path: Path) -> None:
     }
     write(tmp_path / "m.gguf", metadata, SPECS[:1])
     began = time.process_time()
-    opened = open_checkpoint(tmp_path / "m.gguf")
+    opened = open_any(tmp_path / "m.gguf")
     assert time.process_time() - began < 1.0
     assert plain(opened.metadata["tokenizer.ggml.tokens"])[-1] == f"token {count - 1} é"
 
@@ -162,7 +162,7 @@ def split(folder: Path, count: int = 3, stated: int = 3) -> None:
 
 def test_parts_are_one_model(tmp_path: Path) -> None:
     split(tmp_path)
-    opened: list[Checkpoint] = [open_checkpoint(tmp_path), open_checkpoint(tmp_path / "m-00002-of-00003.gguf")]
+    opened: list[Checkpoint] = [open_any(tmp_path), open_any(tmp_path / "m-00002-of-00003.gguf")]
     for model in opened:
         assert [ref.spec for ref in model.tensors.values()] == list(SPECS[:3])
         assert list(model.metadata) == list(METADATA)
@@ -182,7 +182,7 @@ def test_bad_splits_are_refused(tmp_path: Path, fault: str) -> None:
         second.write_bytes(third.read_bytes())
         third.write_bytes(data)
     with pytest.raises(ConvertError) as caught:
-        open_checkpoint(tmp_path / "x.gguf" if fault == "renamed" else tmp_path)
+        open_any(tmp_path / "x.gguf" if fault == "renamed" else tmp_path)
     assert caught.value.code == "E_GGUF_SPLIT"
 
 
@@ -190,7 +190,7 @@ def test_two_models_in_a_folder_are_ambiguous(tmp_path: Path) -> None:
     write(tmp_path / "a.gguf", METADATA, SPECS)
     write(tmp_path / "b.gguf", METADATA, SPECS)
     with pytest.raises(ConvertError) as caught:
-        open_checkpoint(tmp_path)
+        open_any(tmp_path)
     assert caught.value.code == "E_AMBIGUOUS_WEIGHTS"
 
 

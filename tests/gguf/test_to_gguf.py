@@ -13,7 +13,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, quants
 from numpy.typing import NDArray
 
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_any
 from convertkit.containers.gguf_values import plain
 from convertkit.containers.reader import Reader
 from convertkit.errors import ConvertError
@@ -52,7 +52,7 @@ def make(folder: Path, kind: str, target: Path, type_: str = "bf16", **changes: 
 
 
 def keys(path: Path) -> dict[str, Any]:
-    return {key: plain(value) for key, value in open_checkpoint(path).metadata.items()}
+    return {key: plain(value) for key, value in open_any(path).metadata.items()}
 
 
 def tensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -341,7 +341,7 @@ def test_nvfp4_of_dense_weights_has_two_levels(tmp_path: Path, target: Path) -> 
     }
     out, _ = make(tmp_path, "dflash", target, "nvfp4", change=small)
     found = tensors(out)
-    with Reader(open_checkpoint(out)) as reader:
+    with Reader(open_any(out)) as reader:
         scale = reader.array("blk.0.ffn_up.scale")
     values = truncated(small["layers.0.mlp.up_proj.weight"])
     error = np.sqrt(np.mean((found["blk.0.ffn_up.weight"] * scale - values) ** 2) / np.mean(values**2))

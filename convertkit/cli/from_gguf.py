@@ -1,0 +1,68 @@
+"""``convertkit from-gguf IN.gguf OUT``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.runner import Shared, run
+from convertkit.cli.writing import outcome, writing_options
+
+DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
+
+
+@click.command("from-gguf", epilog="Example: convertkit from-gguf drafter.gguf drafter --config-from original")
+@folder_argument("source")
+@folder_argument("out")
+@click.option(
+    "--dtype",
+    type=click.Choice(("bf16", "f16", "f32")),
+    default="bf16",
+    show_default=True,
+    help="Type of dense weights.",
+)
+@click.option("--dialect", type=click.Choice(DIALECTS), help="Keep NVFP4 weights packed, in this spelling.")
+@click.option(
+    "--config-from",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take config.json from here; its numbers must be those of the GGUF.",
+)
+@click.option(
+    "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+)
+@writing_options
+@shared_options
+def command(
+    source: Path,
+    out: Path,
+    dtype: str,
+    dialect: str | None,
+    config_from: Path | None,
+    target_model: Path | None,
+    dry_run: bool,
+    make_options: Callable[..., Any],
+    sizes: Mapping[str, int],
+    shared: Shared,
+) -> int:
+    """Convert the GGUF file SOURCE to safetensors in the new folder OUT.
+
+    Names, row orders and layer numbers become those of the original layout; the config is put together from the
+    metadata. What a GGUF does not hold is listed.
+    """
+    from convertkit.verbs.from_gguf import from_gguf
+
+    return run(
+        shared,
+        lambda progress: outcome(
+            from_gguf(
+                source, out, dtype=dtype, dialect=dialect, config_from=config_from, target_model=target_model,
+                only_plan=dry_run, max_shard_bytes=sizes["max_shard_bytes"], options=make_options(progress),
+            ),
+            "converted",
+        ),
+    )  # fmt: skip

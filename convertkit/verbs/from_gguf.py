@@ -1,0 +1,72 @@
+"""``from-gguf``: a GGUF as a safetensors folder, dense or with its NVFP4 weights as planes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convertkit.containers.files import read_small
+from convertkit.containers.folder import CONFIG, open_any
+from convertkit.containers.strict_json import parse_json
+from convertkit.convert.gguf_back import BackRequest, plan_back
+from convertkit.convert.place import check_place
+from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.dialects.writing import DIALECTS
+from convertkit.errors import refusal
+from convertkit.verbs.gguf_report import gguf_report
+from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.reporting import audit_report
+from convertkit.verbs.target import target_layers
+
+DTYPES: Mapping[str, str] = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+
+
+def from_gguf(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    dtype: str = "bf16",
+    dialect: str | None = None,
+    config_from: str | os.PathLike[str] | None = None,
+    target_model: str | os.PathLike[str] | None = None,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    only_plan: bool = False,
+    options: Options = Options(),
+) -> Result | DryRun:
+    """Convert the GGUF ``source`` (a file, a part, or a folder with one) to the new safetensors folder ``out``.
+
+    Args:
+        dtype: ``bf16``, ``f16`` or ``f32`` for every dense weight; block types are decoded as ggml does and rounded
+            once.
+        dialect: keep NVFP4 weights packed, spelled so; None expands them.
+        config_from: folder whose ``config.json`` is taken, after its numbers were compared with the GGUF's.
+        target_model: folder of the target; only EAGLE-3 drafters in ModelOpt spelling need it.
+
+    Raises:
+        ConvertError: see ``docs/errors.md``; nothing is written unless the whole output is.
+    """
+    if dtype not in DTYPES or dialect not in (None, *DIALECTS):
+        raise refusal("E_USAGE", f"unknown dtype '{dtype}' or dialect '{dialect}'",
+                      fix=f"dtypes: {', '.join(DTYPES)}; dialects: {', '.join(DIALECTS)}")  # fmt: skip
+    checkpoint = open_any(source)
+    if checkpoint.container != "gguf":
+        raise refusal("E_CONTAINER", "this command reads a GGUF", file=checkpoint.files[0].name,
+                      fix="name the .gguf file")  # fmt: skip
+    check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
+    config = None if config_from is None else _config_of(Path(config_from))
+    layers = None if target_model is None else target_layers(target_model)
+    request = BackRequest(DTYPES[dtype], dialect, config, layers)
+    plan = plan_back(checkpoint, request, max_shard_bytes)
+    if only_plan:
+        return dry_run(plan)
+    return carry_out(plan, Path(out), [gguf_report(written=False), audit_report()], options)
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    value = parse_json(read_small(folder, CONFIG), CONFIG)
+    if not isinstance(value, dict):
+        raise refusal("E_JSON", "the file does not hold a JSON object", file=CONFIG)
+    return value

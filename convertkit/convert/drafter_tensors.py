@@ -74,8 +74,8 @@ def new_names(source: Checkpoint, here: Layout, out: Layout) -> dict[str, str]:
 def plan_tensors(move: Move) -> None:
     """Decide about every tensor. Reads vocabulary maps and, with a target's weights, copies of its tensors."""
     with Reader(move.source) as reader:
-        _shared_copies(move, reader)
         _reduced_head(move)
+        _shared_copies(move, reader)
         respelled = _vocabulary_map(move, reader)
     modules = {name.rpartition(".")[0] or name for name in move.names.values()}
     bundles = {member: lead for lead, members in fused_groups(modules, move.out).items() for member in members}
@@ -92,7 +92,7 @@ def _shared_copies(move: Move, reader: Reader) -> None:
     if move.out.name not in SHARING:
         return
     for name, new in move.names.items():
-        if new in BORROWABLE and not (new == "lm_head.weight" and move.reduced):
+        if new in BORROWABLE and name not in move.left and not (new == "lm_head.weight" and move.reduced):
             _shared_copy(move, reader, name, new)
 
 

@@ -43,7 +43,7 @@ def agreement(source: Statement, out: Statement, meant: DrafterSpec, allowed: Co
     """Findings for every reader of the written config that does not understand ``meant``.
 
     Readers that the format must satisfy give E_LOSS (W_LOSS if allowed), unless they misread the source in the same
-    way; that and the other readers give W_READER_DIFFERS.
+    way and load it; that and the other readers give W_READER_DIFFERS.
     """
     must = (FORMAT, *MUST_AGREE.get(out.layout.name, ()))
     told: set[str] = set()
@@ -72,10 +72,10 @@ def _complaints(read: Understanding, meant: DrafterSpec) -> Iterator[tuple[str, 
 
 
 def _same_before(before: Understanding, after: Understanding, field: str) -> bool:
-    if before.spec is None or after.spec is None:
+    """Whether a reader already misread this field of the source, in the same way; a refusal always counts."""
+    if before.spec is None or after.spec is None or any(item[0] == field for item in after.refused):
         return False
-    refused = [[item for item in read.refused if item[0] == field] for read in (before, after)]
-    return getattr(before.spec, field) == getattr(after.spec, field) and refused[0] == refused[1]
+    return bool(getattr(before.spec, field) == getattr(after.spec, field))
 
 
 def reader_finding(field: str, message: str, value: Any = None) -> Finding:

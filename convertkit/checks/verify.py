@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 
 from convertkit.checkpoint import TensorRef
+from convertkit.checks.evidence import ExpandedEvidence as ExpandedEvidence
+from convertkit.checks.evidence import PackedEvidence as PackedEvidence
 from convertkit.checks.evidence import RecodedEvidence
+from convertkit.checks.evidence import RespelledEvidence as RespelledEvidence
 from convertkit.checks.expand import ExpandTally, check_expand_tile
 from convertkit.checks.pack import PackTally, check_pack_tile, expected_global
 from convertkit.checks.reference import exact_rounded_table, narrowed, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
+from convertkit.convert.drafter_units import Borrow
 from convertkit.convert.gguf_units import Recode
 from convertkit.convert.plan import Plan, Unit
 from convertkit.convert.survey import STORAGE, Desk, Facts
@@ -26,34 +30,6 @@ from convertkit.convert.tiles import bytes_view, in_parallel
 from convertkit.convert.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
-
-
-@dataclass(frozen=True)
-class PackedEvidence:
-    """One packed linear: its tally and the stored FP32 bits of its global scale."""
-
-    module: str
-    tally: PackTally
-    global_bits: int
-
-
-@dataclass(frozen=True)
-class ExpandedEvidence:
-    """One expanded linear."""
-
-    module: str
-    tally: ExpandTally
-
-
-@dataclass(frozen=True)
-class RespelledEvidence:
-    """One re-spelled linear: stored bits of its global scale before and after, and how many of its BF16 values
-    (exact product rounded once) that changes."""
-
-    module: str
-    before_bits: int
-    after_bits: int
-    changed_values: int
 
 
 @dataclass(frozen=True)
@@ -82,7 +58,7 @@ class Bench:
 
 def copied_tensors(plan: Plan) -> tuple[str, ...]:
     """Output tensors whose promise is proved by digests: the follower must hash them on the disk."""
-    names = [unit.name for unit in plan.units if isinstance(unit, Copy)]
+    names = [unit.name for unit in plan.units if isinstance(unit, (Copy, Borrow))]
     names.extend(name for unit in plan.units if isinstance(unit, Relabel) for name in unit.names)
     names.extend(spec.name for unit in plan.units if isinstance(unit, Respell) for spec in unit.outputs[:2])
     names.extend(unit.spec.name for unit in plan.units if isinstance(unit, Recode) and unit.promise == "bytes")
@@ -141,6 +117,10 @@ def _verify(bench: Bench, unit: Unit) -> Evidence:
 
 def _verifier_elsewhere(kind: type) -> Callable[[Bench, Any], tuple[Any, Any]]:
     """Verifiers that are imported only where a plan has their units."""
+    from convertkit.checks.drafter_units import DRAFTER_VERIFIERS
+
+    if kind in DRAFTER_VERIFIERS:
+        return DRAFTER_VERIFIERS[kind]
     from convertkit.checks.gguf import GGUF_VERIFIERS
 
     return GGUF_VERIFIERS[kind]
@@ -310,7 +290,8 @@ VERIFIERS: Mapping[type, Callable[[Bench, Any], Evidence]] = {
     Expand: _verify_expand,
     Respell: _verify_respell,
 }
-"""What tests the promise of each kind of unit; those of GGUF files are in ``gguf``."""
+"""What tests the promise of each kind of unit; those of GGUF files are in ``gguf``, those of
+drafters in ``drafter_units``."""
 
 
 def tallies_of(evidence: Sequence[Evidence], kind: type) -> list[Any]:

@@ -245,12 +245,17 @@ RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
     Expand: _run_expand,
     Respell: _run_respell,
 }
-"""What carries out each kind of unit; those of GGUF files are in ``gguf_run``."""
+"""What carries out each kind of unit; those of GGUF files are in ``gguf_run``, those of
+drafters in ``drafter_run``."""
 
 
 def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
     if kind in RUNNERS:
         return RUNNERS[kind]
+    from convertkit.convert.drafter_run import DRAFTER_RUNNERS
+
+    if kind in DRAFTER_RUNNERS:
+        return DRAFTER_RUNNERS[kind]
     from convertkit.convert.gguf_run import GGUF_RUNNERS
 
     return GGUF_RUNNERS[kind]

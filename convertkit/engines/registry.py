@@ -1,0 +1,46 @@
+"""From an engine in a version to its model of loading: the one place that knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load, vllm_load
+from convertkit.engines.model import Load
+from convertkit.engines.rules import Asked, Rule, holds
+from convertkit.engines.source import Source
+from convertkit.engines.vllm_params import Target
+from convertkit.engines.vllm_rules import RULES as VLLM_RULES
+
+Loader = Callable[[Source, Target, int, str], Load]
+
+DRAFTERS: Mapping[str, Loader] = {
+    "vllm": vllm_load.load_drafter,
+    "sglang": sglang_load.load_drafter,
+    "llama.cpp": llamacpp_load.load_drafter,
+    "tensorrt-llm": tensorrt_llm_load.load_drafter,
+    "transformers": transformers_load.load_drafter,
+}
+"""How each engine loads a drafter."""
+
+RULES: Mapping[str, Rule] = {
+    **VLLM_RULES,
+    **sglang_load.RULES,
+    **llamacpp_load.RULES,
+    **tensorrt_llm_load.RULES,
+    **transformers_load.RULES,
+}
+"""Every rule of every engine by name."""
+
+
+def drafter_in(asked: Asked, source: Source, target: Target, ranks: int, dtype: str) -> Load:
+    """A drafter in an engine; ``unknown`` for a version that the tables do not describe."""
+    if not asked.proven:
+        known = ", ".join(asked.engine.proven)
+        return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
+    return DRAFTERS[asked.engine.name](source, target, ranks, dtype)
+
+
+def rules_of(asked: Asked) -> tuple[Rule, ...]:
+    """The rules that hold in a version of an engine."""
+    return tuple(rule for name, rule in RULES.items()
+                 if name.startswith(f"{asked.engine.name}.") and holds(rule, asked.version))  # fmt: skip

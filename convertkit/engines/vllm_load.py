@@ -1,0 +1,305 @@
+"""What vLLM 0.33 does with a drafter: config, parameters, names, shapes, sharing, checks after loading.
+
+The verdict, unfilled parameters and unused tensors were compared with vLLM 0.33.0's own loader on every case of
+``tests/engines/cases.py``; ``tests/oracle/vllm_loader.py`` repeats that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.engines.loading import Book, modules_of
+from convertkit.engines.model import Filled, Load, Note, Parameter, Refused, Stop, Wrong, stop
+from convertkit.engines.source import Source
+from convertkit.engines.vllm_config import Unknown, VllmDraft, read_draft
+from convertkit.engines.vllm_params import (
+    Rank,
+    Target,
+    draft_vocabulary,
+    drafter_parameters,
+    norms_before_fc,
+    uses_features,
+)
+from convertkit.engines.vllm_quant import Quantization, read_quantization
+from convertkit.engines.vllm_serving import serving_wrongs, vllm_settings
+
+STACKED = ((".q_proj", ".qkv_proj", "q"), (".k_proj", ".qkv_proj", "k"), (".v_proj", ".qkv_proj", "v"),
+           (".gate_proj", ".gate_up_proj", "gate"), (".up_proj", ".gate_up_proj", "up"))  # fmt: skip
+"""vLLM's names of fused linears and the share each stored linear fills (``qwen3_dflash.py:401``)."""
+
+ROTARY = ("rotary_pos_emb.inv_freq", "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
+"""Parts of names that the loader drops (``models/utils.py:225``)."""
+
+QUANT_SUFFIXES = (".q_scale", ".k_scale", ".v_scale", ".q_zero_point", ".k_zero_point", ".v_zero_point")
+"""Endings that a quantized model may ignore (``quantization/base_config.py:112``)."""
+
+_CACHE_SCALES = (
+    (re.compile(r"\.kv_scale$"), ".attn.k_scale"),
+    (re.compile(r"\.self_attn\.[kv]_proj\.([kv])_scale$"), r".self_attn.attn.\1_scale"),
+    (re.compile(r"\.self_attn\.qk(?:qk)?v_proj\.([kv])_scale$"), r".self_attn.attn.\1_scale"),
+    (re.compile(r"(?<!\.attn)\.([qkv])_scale$"), r".attn.\1_scale"),
+    (re.compile(r"(?<!\.attn)\.([qkv])_zero_point$"), r".attn.\1_zero_point"),
+)
+_MIDLAYER = re.compile(r"(?<![A-Za-z0-9_])midlayer(?=\.|\*|$)")
+_ENCODER = ((re.compile(r"(?<![A-Za-z0-9_])encoder\.output_norm_enc(?=\.|\*|$)"), "hidden_norm"),
+            (re.compile(r"(?<![A-Za-z0-9_])encoder\.fc(?=\.|\*|$)"), "fc"))  # fmt: skip
+
+PARAMETERLESS = ("rotary_emb", "attn")
+"""Modules of an attention block that have no parameters."""
+
+
+def load_drafter(
+    source: Source, target: Target, ranks: int = 1, dtype: str = "BF16", tokens: int | None = None
+) -> Load:
+    """Load a drafter in the mind. Nothing is raised: a refusal is part of the result."""
+    try:
+        return _load(source, target, Rank(ranks, dtype))
+    except Unknown as why:
+        return Load(unknown=why.refused.message)
+    except Stop as stopped:
+        return Load(refusals=(stopped.refused,))
+
+
+def _load(source: Source, target: Target, rank: Rank) -> Load:
+    draft = read_draft(source.config)
+    _window(draft)
+    shifted = not draft.kind.startswith("eagle3")
+    layers = draft.size("num_hidden_layers")
+    quantization = read_quantization(source.config, draft.values, source.quant_config, target.layers, layers, shifted)
+    parameters = {item.name: item for item in drafter_parameters(draft, quantization, rank, target)}
+    if source.lost_files:
+        message = f"Weight files referenced in index but missing: {', '.join(source.lost_files)}"
+        raise stop("load_weights", message, "vllm.lost-files")
+    book = Book(parameters)
+    _before(source, draft, target, book)
+    for spec in source.tensors:
+        _one(spec, draft, quantization, book, source.mask_embedding)
+    if source.mask_embedding and "model.mask_embedding" in parameters:
+        book.filled["model.mask_embedding"] = {"": "mask_embedding.pt"}
+    outcomes = book.outcomes(_borrowed(draft, target, book))
+    outcomes = _after(outcomes, draft, book)
+    notes = [*_drop_notes(book)]
+    wrongs = [*book.wrongs, *_dropped(book), *_unfilled(outcomes), *_vocabulary(draft, target, book)]
+    wrongs += serving_wrongs(draft, target, source.config)
+    settings = vllm_settings(draft, source.config)
+    facts = {
+        "class": draft.kind,
+        "method": draft.method,
+        "captured": list(draft.captured or ()),
+        "tokens": draft.tokens,
+    }
+    return Load(tuple(book.refusals), tuple(wrongs), tuple(notes), book.fates, outcomes, settings, facts)
+
+
+def _window(draft: VllmDraft) -> None:
+    """Sliding layers need a window (``qwen3_dflash.py:150``); mixed kinds of layers need the V2 runner."""
+    if draft.kind.startswith("eagle3"):
+        return
+    types = draft.get("layer_types")
+    swa = bool(draft.dflash.get("use_swa", False))
+    sliding = isinstance(types, list) and "sliding_attention" in types
+    window = draft.dflash.get("swa_window_size", draft.get("sliding_window"))
+    if (sliding or swa) and window is None:
+        message = "DFlash sliding attention requires a window size (dflash_config.swa_window_size or sliding_window)"
+        raise stop("create", message, "vllm.window", key="sliding_window")
+    if isinstance(types, list) and len(types) < draft.size("num_hidden_layers"):
+        raise stop("create", f"IndexError: 'layer_types' names {len(types)} layers", "vllm.layer-types",
+                   key="layer_types")  # fmt: skip
+    for key in ("rms_norm_eps", "hidden_act", "max_position_embeddings"):
+        if draft.get(key) is None:
+            raise stop("create", f"the config has no attribute '{key}'", "vllm.config-keys", key=key)
+
+
+def _before(source: Source, draft: VllmDraft, target: Target, book: Book) -> None:
+    """What the model's ``load_weights`` refuses before it loads the first tensor."""
+    names = [spec.name for spec in source.tensors]
+    if draft.kind.startswith("dflash"):
+        for name in names:
+            if "mask_hidden" in name:
+                book.refuse("load_weights", "DFlash should not ship a mask_hidden weight", "vllm.mask-hidden", name)
+    elif draft.kind == "dspark":
+        _before_dspark(names, draft, target, book)
+    elif draft.parallel and not any("mask_hidden" in name for name in names):
+        book.refuse("load_weights", "mask_hidden not found in weights but model is configured for parallel drafting",
+                    "vllm.mask-hidden")  # fmt: skip
+
+
+def _before_dspark(names: Sequence[str], draft: VllmDraft, target: Target, book: Book) -> None:
+    reduced = draft_vocabulary(draft) < target.vocabulary
+    checks = (
+        (draft.size("vocab_size") > target.vocabulary, "embed_tokens", "input vocab_size is larger than the target's"),
+        (reduced, "lm_head", "the vocabulary is reduced"),
+        (reduced, "d2t", "the vocabulary is reduced"),
+    )
+    for needed, part, why in checks:
+        if needed and not any(part in name and "t2d" not in name for name in names):
+            message = f"Qwen3 DSpark checkpoints must include {part}: {why}"
+            book.refuse("load_weights", message, "vllm.dspark-reduced")
+
+
+def _one(spec: TensorSpec, draft: VllmDraft, quantization: Quantization, book: Book, mask_file: bool) -> None:
+    """One stored tensor: dropped, renamed and loaded, ignored, or refused."""
+    name, eagle = spec.name, draft.kind.startswith("eagle3")
+    if "t2d" in name:
+        book.skip(name, "training only")
+        return
+    if eagle and "mask_hidden" in name and "d2t" not in name:
+        _mask_hidden(spec, draft, book)
+        return
+    if "d2t" in name:
+        engine = name.replace("d2t", "draft_id_to_target_id")
+    else:
+        engine = name if "lm_head" in name else f"model.{name}"
+    why = _dropped_part(engine, draft, book, mask_file)
+    if why:
+        book.skip(name, why)
+        return
+    engine, shard = _renamed(engine, eagle, quantization.family != "none")
+    if any(part in engine for part in ROTARY) or engine.endswith(".g_idx"):
+        book.skip(name, "rotary cache")
+    elif engine in book.parameters:
+        book.load(spec, engine, shard, book.parameters[engine].rule or "vllm.silent")
+    else:
+        _unknown(spec.name, engine, quantization.family != "none", book)
+
+
+def _mask_hidden(spec: TensorSpec, draft: VllmDraft, book: Book) -> None:
+    if not draft.parallel:
+        book.skip(spec.name, "not parallel drafting")
+        return
+    fc = next((p for name, p in book.parameters.items() if name in ("model.fc.weight", "model.fc.weight_packed")), None)
+    width = 0 if fc is None else fc.parts[0].shape[1] * (2 if fc.dtype == "U8" else 1)
+    if spec.elements not in (width, 1):
+        message = f"mask_hidden has {spec.elements} elements, the features are {width} wide"
+        book.refuse("load_weights", message, "vllm.mask-hidden", spec.name)
+    book.skip(spec.name, "")
+    book.fates[spec.name] = type(book.fates[spec.name])("mask_hidden")
+
+
+def _dropped_part(engine: str, draft: VllmDraft, book: Book, mask_file: bool) -> str:
+    """Why the model's mapper drops a name before the loader sees it, or empty (``qwen3_dflash.py:879``)."""
+    if draft.kind.startswith("eagle3"):
+        if not norms_before_fc(draft) and "input_norm." in engine:
+            return "norm_before_fc is off"
+    elif (draft.kind == "dspark" or not mask_file) and "mask_embedding" in engine:
+        return "only mask_embedding.pt is read"
+    if draft.kind == "dspark":
+        off = "model.confidence_head.proj.weight" not in book.parameters
+        return "the confidence head is off" if off and "confidence_head" in engine else ""
+    return "the features are off" if not uses_features(draft) and "fc." in engine else ""
+
+
+def _renamed(engine: str, eagle: bool, quantized: bool) -> tuple[str, str]:
+    """The name after the mappers of the whole model and of its body, and the share of a fused linear."""
+    if quantized:
+        for pattern, new in _CACHE_SCALES:
+            engine = pattern.sub(new, engine)
+    if not engine.startswith("model."):
+        return engine, ""
+    body = engine.removeprefix("model.")
+    if eagle:
+        body = body.replace("midlayer.", "layers.0.", 1)
+    else:
+        body = _MIDLAYER.sub("layers.0", body)
+        for pattern, new in _ENCODER:
+            body = pattern.sub(new, body)
+    shard = ""
+    for old, new, share in STACKED:
+        if old in body:
+            body, shard = body.replace(old, new, 1), share
+    return f"model.{body}", shard
+
+
+def _unknown(stored: str, engine: str, quantized: bool, book: Book) -> None:
+    """A name that no parameter has: ignored if it ends like a bias (or scale) of a module that exists, else refused
+    (``models/utils.py:423``)."""
+    modules = modules_of(book.parameters) | {
+        f"{name.removesuffix('.o_proj')}.{leaf}"
+        for name in modules_of(book.parameters) if name.endswith("self_attn.o_proj") for leaf in PARAMETERLESS
+    }  # fmt: skip
+    suffixes = (".bias", *(QUANT_SUFFIXES if quantized else ()))
+    place = engine
+    while place and place not in modules and place not in book.parameters:
+        shorter = place.rpartition(".")[0]
+        if not shorter or shorter in modules or shorter in book.parameters:
+            break
+        place = shorter
+    inside = place.removeprefix("model.")
+    nested = place.rpartition(".")[0] in book.parameters
+    if (engine if nested else inside).endswith(suffixes) and "." in inside:
+        book.skip(stored, "unexpected bias" if engine.endswith(".bias") else "unexpected scale")
+    elif nested:
+        owner = place.rpartition(".")[0]
+        message = f"Attempted to load nested weight '{engine}' into a single parameter '{owner}'"
+        book.refuse("load_weights", message, "vllm.unknown-name", stored)
+    else:
+        message = f"There is no module or parameter named '{inside}' (for the stored '{stored}')"
+        book.refuse("load_weights", message, "vllm.unknown-name", stored)
+
+
+def _borrowed(draft: VllmDraft, target: Target, book: Book) -> dict[str, str]:
+    """Parameters that the target's replace: no copy of the draft's own is there (``eagle/utils.py:18``). A copy that
+    equals the target's is replaced too, which changes nothing."""
+    found: dict[str, str] = {}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        parameter = book.parameters.get(name)
+        if parameter is not None and parameter.lender is not None and name not in book.filled:
+            found[name] = parameter.lender
+    if draft.kind == "dspark" and draft.size("vocab_size") > target.vocabulary:
+        found.pop("model.embed_tokens.weight", None)
+    if draft.kind.startswith("eagle3") and "lm_head.weight" not in book.parameters:
+        planes = [name for name in book.parameters if name.startswith("lm_head.")]
+        if not any(name in book.filled for name in planes):
+            found.update(dict.fromkeys(planes, "the target's head"))
+    return found
+
+
+def _after(outcomes: tuple[Filled, ...], draft: VllmDraft, book: Book) -> tuple[Filled, ...]:
+    """Checks after loading: a ModelOpt block scale that is still NaN is refused (``modelopt.py:2072``). A confidence
+    head without tensors is removed (``qwen3_dspark.py:365``)."""
+    if draft.kind == "dspark" and not any("confidence_head" in name for name in book.filled):
+        outcomes = tuple(item for item in outcomes if "confidence_head" not in item.parameter.name)
+    for item in outcomes:
+        if item.parameter.fresh == "refused later" and item.missing and item.outcome != "borrowed":
+            message = f"NVFP4 weight_scale for {item.parameter.name.rpartition('.')[0]} was never loaded (still NaN)"
+            book.refusals.append(Refused("process_weights_after_loading", message, "vllm.block-scale"))
+    return outcomes
+
+
+def _unfilled(outcomes: Iterable[Filled]) -> Iterator[Wrong]:
+    for item in outcomes:
+        if item.outcome in ("unfilled", "partly filled"):
+            what = _fresh_text(item.parameter)
+            part = f" in its share {', '.join(item.missing)}" if item.outcome == "partly filled" else ""
+            message = f"{item.parameter.name} is filled by no stored tensor{part} and stays {what}"
+            yield Wrong("E_LOAD_UNFILLED", message, item.parameter.rule, item.parameter.name)
+
+
+def _fresh_text(parameter: Parameter) -> str:
+    return {"ones": "all ones", "zeros": "all zeros"}.get(parameter.fresh, "uninitialised memory")
+
+
+def _dropped(book: Book) -> Iterator[Wrong]:
+    for name, fate in book.fates.items():
+        if fate.skipped == "unexpected bias" or fate.skipped.startswith("overwritten"):
+            message = f"the stored tensor is not used: {fate.skipped}"
+            yield Wrong("E_LOAD_DROPPED", message, "vllm.bias", name)
+
+
+def _drop_notes(book: Book) -> Iterator[Note]:
+    for name, fate in book.fates.items():
+        if fate.into is None and fate.skipped not in ("unexpected bias", "refused"):
+            harmless = fate.skipped in ("training only", "rotary cache")
+            yield Note(f"the stored tensor is not used: {fate.skipped}", "vllm.dropped", name, warning=not harmless)
+
+
+def _vocabulary(draft: VllmDraft, target: Target, book: Book) -> Iterator[Wrong]:
+    """A reduced vocabulary that borrows the target's head drafts ids 0 to DV - 1 (``logits_processor.py:198``)."""
+    rows = draft_vocabulary(draft)
+    head = book.parameters.get("lm_head.weight")
+    borrowed = head is not None and head.lender is not None and "lm_head.weight" not in book.filled
+    if borrowed and draft.kind != "dspark" and rows < target.vocabulary:
+        message = f"the draft vocabulary is {rows} of {target.vocabulary}, and no head is stored: the first {rows} "
+        yield Wrong("E_VOCABULARY", message + "rows of the target's head are used", "vllm.head-truncated")

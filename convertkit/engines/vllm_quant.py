@@ -1,0 +1,306 @@
+"""How vLLM 0.33 decides which linears of a drafter are quantized: from names alone, before any weight is read.
+
+vLLM asks for *its own* module names: ``model.layers.{N + i}.self_attn.qkv_proj`` behind a target of N layers, fused.
+Names in a ModelOpt config are shifted to those for the DFlash family, those of compressed-tensors never, and the
+shard names that checkpoints use mean nothing unless the config is MIXED_PRECISION.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from convertkit.dialects.patterns import Matcher, PatternFault
+from convertkit.engines.model import stop
+from convertkit.engines.vllm_config import Unknown
+
+Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
+"""How vLLM builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with activation
+scales."""
+
+Ask = Callable[[str, str], Grid]
+"""From vLLM's name of a module and the name of its class to how it is built."""
+
+LINEARS = {"QKVParallelLinear", "MergedColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear"}
+FUSED_SHARDS: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+MODELOPT_LINEAR = ("NVFP4", "W4A16_NVFP4")
+OTHER_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8")
+"""Algorithms that vLLM builds and these tables do not describe (``modelopt.py:143``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """``family`` is ``none``, ``modelopt``, ``modelopt-mixed`` or ``compressed-tensors``; ``ask`` answers for modules
+    of the body, ``ask_head`` for the output head, whose config vLLM reads afresh, without shifted names."""
+
+    family: str
+    ask: Ask
+    ask_head: Ask
+
+
+def _dense(module: str, kind: str) -> Grid:
+    return "dense"
+
+
+NONE = Quantization("none", _dense, _dense)
+
+
+def read_quantization(
+    config: Mapping[str, Any],
+    values: Mapping[str, Any],
+    quant_file: Mapping[str, Any],
+    target_layers: int,
+    layers: int,
+    shifted: bool,
+) -> Quantization:
+    """How vLLM quantizes a drafter. ``config`` is ``config.json``, ``values`` the draft's own config inside it,
+    ``quant_file`` is ``hf_quant_config.json``. Raises Stop where vLLM raises."""
+    block = config.get("quantization_config") or values.get("quantization_config") or None
+    if not block and quant_file:
+        block = _from_file(quant_file)
+    block = block or config.get("compression_config")
+    if not isinstance(block, Mapping):
+        return NONE
+    method = _method(block)
+    if method == "compressed-tensors":
+        ask = _compressed_tensors(block)
+        return Quantization("compressed-tensors", ask, ask)
+    if not method.startswith("modelopt"):
+        raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables describe")
+    algorithm = _algorithm(block)
+    if algorithm == "MIXED_PRECISION" and "quantization" not in block and "quantized_layers" not in block:
+        block = _with_producer(quant_file)
+    body = _shifter(target_layers, layers) if shifted else _same
+    family = "modelopt-mixed" if algorithm == "MIXED_PRECISION" else "modelopt"
+    make = _mixed if family == "modelopt-mixed" else _uniform
+    return Quantization(family, make(block, algorithm, body), make(block, algorithm, _same))
+
+
+FILE_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
+"""What ``hf_quant_config.json`` may name when ``config.json`` has no quantization config
+(``model_arch_config_convertor.py:255``). W4A16_NVFP4 is not among them."""
+
+
+def _from_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The file as the only quantization config: not one at all without its producer."""
+    producer = quant_file.get("producer")
+    if quant_file.get("quant_method") is None and not (
+        isinstance(producer, Mapping) and producer.get("name") == "modelopt"
+    ):
+        return None
+    inner = quant_file.get("quantization", quant_file)
+    algorithm = inner.get("quant_algo") if isinstance(inner, Mapping) else None
+    if quant_file.get("quant_method") is None and algorithm and str(algorithm).upper() not in FILE_ALGORITHMS:
+        raise stop("config", f"Unknown ModelOpt quant algo: {algorithm}", "vllm.quant-file-algo", key="quant_algo")
+    return quant_file
+
+
+def _method(block: Mapping[str, Any]) -> str:
+    """``quant_method``; in ``hf_quant_config.json`` it follows from the producer (``config.py:953``)."""
+    method = block.get("quant_method")
+    if method is None:
+        producer = block.get("producer")
+        if isinstance(producer, Mapping) and producer.get("name") == "modelopt":
+            return "modelopt"
+        raise stop("config", "the quantization config names no quant_method and no producer", "vllm.quant-producer",
+                   key="quantization_config")  # fmt: skip
+    return str(method).lower()
+
+
+def _with_producer(quant_file: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not quant_file:
+        raise stop("create", "MIXED_PRECISION needs 'quantized_layers', and there is no hf_quant_config.json",
+                   "vllm.quant-mixed-layers", key="quantized_layers")  # fmt: skip
+    _method(quant_file)
+    return quant_file
+
+
+def _algorithm(block: Mapping[str, Any]) -> str:
+    inner = block.get("quantization", block)
+    algorithm = inner.get("quant_algo") if isinstance(inner, Mapping) else None
+    if not algorithm:
+        raise stop("create", "Missing 'quant_algo' in quantization config", "vllm.quant-algo", key="quant_algo")
+    algorithm = str(algorithm).upper()
+    if algorithm in OTHER_ALGORITHMS:
+        raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables describe")
+    if algorithm not in (*MODELOPT_LINEAR, "MIXED_PRECISION"):
+        raise stop("create", f"ModelOpt's {algorithm} is not among the algorithms that vLLM supports",
+                   "vllm.quant-algo", key="quant_algo")  # fmt: skip
+    return algorithm
+
+
+def _same(name: str) -> str:
+    return name
+
+
+_RENAMES = (
+    (re.compile(r"(?<![A-Za-z0-9_])midlayer(?=\.|\*|$)"), "layers.0"),
+    (re.compile(r"(?<![A-Za-z0-9_])encoder\.output_norm_enc(?=\.|\*|$)"), "hidden_norm"),
+    (re.compile(r"(?<![A-Za-z0-9_])encoder\.fc(?=\.|\*|$)"), "fc"),
+)
+_LAYER = re.compile(r"^((?:model\.)?\*?)layers\.(0|[1-9][0-9]*)(?=\.|\*|$)")
+_ROOTED = re.compile(r"^(?:\*|model(?:\.|\*|$))")
+
+
+def _shifter(target_layers: int, layers: int) -> Callable[[str], str]:
+    """Names of a config as the DFlash family maps them: layers behind the target's, below ``model.``
+    (``models/utils.py:1010``)."""
+
+    def shift(name: str) -> str:
+        for pattern, new in _RENAMES:
+            name = pattern.sub(new, name)
+        hit = _LAYER.match(name)
+        if hit is not None and int(hit[2]) < layers:
+            name = f"{hit[1]}layers.{int(hit[2]) + target_layers}{name[hit.end() :]}"
+        return name if _ROOTED.match(name) else f"model.{name}"
+
+    return shift
+
+
+def _starred(entries: Sequence[str], mapped: Callable[[str], str]) -> list[str]:
+    """A trailing ``*`` becomes the name itself and all below it (``modelopt.py:266``), for mapped configs only."""
+    if mapped is _same:
+        return list(entries)
+    split = [
+        part
+        for entry in entries
+        for part in (
+            (entry[:-1], f"{entry[:-1]}.*") if entry[-1:] == "*" and entry[-2:-1] not in ("", ".") else (entry,)
+        )
+    ]
+    return [mapped(entry) for entry in split]
+
+
+def _excluder(block: Mapping[str, Any], mapped: Callable[[str], str]) -> Callable[[str], bool]:
+    inner = block.get("quantization")
+    entries = inner.get("exclude_modules", []) if isinstance(inner, Mapping) else None
+    if entries is None:
+        entries = block.get("ignore", block.get("exclude_modules", []))
+    if not isinstance(entries, list):
+        raise stop("create", "exclude_modules must be a list", "vllm.quant-ignore", key="ignore")
+    listed = _starred([str(entry) for entry in entries], mapped)
+    return lambda module: any(entry in module or fnmatchcase(module, entry) for entry in listed)
+
+
+def _group_size(info: Mapping[str, Any]) -> None:
+    if info.get("group_size") not in (None, 16):
+        raise Unknown(f"a group size of {info.get('group_size')} is not one that convertkit's tables describe")
+
+
+def _grid_of(algorithm: str) -> Grid:
+    if algorithm not in MODELOPT_LINEAR:
+        raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables describe")
+    return "mo-a16" if algorithm == "W4A16_NVFP4" else "mo-a4"
+
+
+def _uniform(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
+    inner = block.get("quantization", block)
+    _group_size(inner)
+    if "quantization" in block:
+        missing = [key for key in ("group_size", "kv_cache_quant_algo", "exclude_modules") if key not in inner]
+        if missing:
+            raise stop("create", f"NVFP4 needs {', '.join(missing)} in hf_quant_config.json", "vllm.quant-file-keys",
+                       key=missing[0])  # fmt: skip
+    groups = block.get("config_groups")
+    if algorithm == "NVFP4" and isinstance(groups, Mapping) and groups:
+        bare = [isinstance(group, Mapping) and group.get("input_activations") is None for group in groups.values()]
+        algorithm = "W4A16_NVFP4" if all(bare) else algorithm
+    excluded, grid = _excluder(block, mapped), _grid_of(algorithm)
+    return lambda module, kind: "dense" if excluded(module) else grid
+
+
+def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
+    inner = block.get("quantization", block)
+    listed = inner.get("quantized_layers") if isinstance(inner, Mapping) else None
+    if not isinstance(listed, Mapping) or not listed:
+        raise stop("create", "MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
+                   "vllm.quant-mixed-layers", key="quantized_layers")  # fmt: skip
+    layers: dict[str, str] = {}
+    for name, info in listed.items():
+        if not isinstance(info, Mapping) or not info.get("quant_algo"):
+            raise stop("create", f"'{name}' has no quant_algo", "vllm.quant-mixed-layers", key="quantized_layers")
+        _group_size(info)
+        layers[mapped(str(name))] = str(info["quant_algo"]).upper()
+    excluded = _excluder(block, mapped)
+
+    def ask(module: str, kind: str) -> Grid:
+        found = None if excluded(module) else _listed(module, layers)
+        return "dense" if found is None else _grid_of(found)
+
+    return ask
+
+
+def _listed(module: str, layers: Mapping[str, str]) -> str | None:
+    """The algorithm of a module: its own entry, one below it, or those of its shards (``modelopt.py:1748``)."""
+    if module in layers:
+        return layers[module]
+    below = next((name for name in layers if name.startswith(f"{module}.")), None)
+    if below is not None:
+        return layers[below]
+    parent, _, leaf = module.rpartition(".")
+    found = {layers[name] for shard in FUSED_SHARDS.get(leaf, ()) if (name := f"{parent}.{shard}") in layers}
+    if len(found) > 1:
+        raise stop("create", f"Mixed quant_algo within fused layer {module}: {', '.join(sorted(found))}",
+                   "vllm.quant-mixed-shards", tensor=module)  # fmt: skip
+    return found.pop() if found else None
+
+
+def _compressed_tensors(block: Mapping[str, Any]) -> Ask:
+    """Exact names and ``re:`` expressions (from the start of the name) against vLLM's own names, then class names
+    that contain a target (``compressed_tensors/utils.py:62``)."""
+    groups = block.get("config_groups")
+    targets: dict[str, Grid] = {}
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        names = [str(name) for name in group.get("targets") or ()]
+        if not (len(names) == 1 and names[0].endswith("Attention")):
+            grid = _scheme_grid(group)
+            targets.update((name, grid) for name in names)
+    ignored, matched = _matching([str(item) for item in block.get("ignore") or ()]), _matching(list(targets))
+
+    def ask(module: str, kind: str) -> Grid:
+        if ignored(module) is not None:
+            return "dense"
+        name = matched(module)
+        if name is None:
+            name = next((target for target in targets if _class_meant(target, kind)), None)
+        return "dense" if name is None else targets[name]
+
+    return ask
+
+
+def _class_meant(target: str, kind: str) -> bool:
+    return not target.startswith("re:") and target.lower() in kind.lower()
+
+
+def _scheme_grid(group: Mapping[str, Any]) -> Grid:
+    weights = group.get("weights")
+    if not isinstance(weights, Mapping):
+        return "dense"
+    nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
+    if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
+        raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
+    return "ct-a16" if group.get("input_activations") is None else "ct-a4"
+
+
+def _matching(entries: Sequence[str]) -> Callable[[str], str | None]:
+    """The first entry that means a name, or None."""
+    expressions = [entry for entry in entries if entry.startswith("re:")]
+    try:
+        matcher = Matcher([("regex", entry.removeprefix("re:")) for entry in expressions])
+    except PatternFault as fault:
+        raise Unknown(f"an expression of the quantization config is not one that convertkit reads: {fault}") from None
+    exact = frozenset(entries) - frozenset(expressions)
+
+    def match(name: str) -> str | None:
+        if name in exact:
+            return name
+        hits = matcher.hits(name) if expressions else ()
+        return expressions[min(hits)] if hits else None
+
+    return match

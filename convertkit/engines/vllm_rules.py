@@ -1,0 +1,95 @@
+"""Where each rule of our model of vLLM comes from. ``run``: vLLM 0.33.0's own loader did it (``docs/audit.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convertkit.engines.rules import How, Rule, Source
+
+
+def _rule(name: str, text: str, file: str, line: int, how: How = "run", since: str = "", until: str = "") -> Rule:
+    return Rule(f"vllm.{name}", text, Source("vllm", "0.33.0", file, line, how), since, until)
+
+
+_MODELS = "model_executor/models"
+_QUANT = "model_executor/layers/quantization"
+_SPEC = "transformers_utils/configs/speculators"
+
+_ROWS = (
+    # the config
+    _rule("speculators-config", "a speculators config needs proposal_methods[0].speculative_tokens and a verifier",
+          f"{_SPEC}/base.py", 86),
+    _rule("speculators-kinds", "only eagle3, peagle, dflash, dflash2 and dspark are registered",
+          f"{_SPEC}/base.py", 52),
+    _rule("speculators-keys", "keys of the algorithm have no default", f"{_SPEC}/algos.py", 114),
+    _rule("speculators-eagle", "the draft's layers are Llama's or Qwen3's", f"{_SPEC}/algos.py", 45),
+    _rule("model-type", "a flat config needs model_type", "transformers_utils/config.py", 362),
+    _rule("method", "the method follows from the architecture", "config/speculative.py", 1432, "read"),
+    _rule("architectures", "the architecture must be registered", f"{_MODELS}/registry.py", 664),
+    _rule("config-keys", "a speculators config is taken raw, without defaults of a transformers class",
+          f"{_SPEC}/base.py", 59),
+    _rule("layer-types", "every layer has its entry in layer_types", f"{_MODELS}/qwen3_dflash.py", 143),
+    _rule("window", "sliding layers need a window", f"{_MODELS}/qwen3_dflash.py", 152),
+    _rule("dflash2-keys", "DFlash 2 reads its four keys from dflash_config", f"{_MODELS}/qwen3_dflash2.py", 253),
+    _rule("conv-group", "the convolution's group divides the width", f"{_MODELS}/qwen3_dflash2.py", 184),
+    _rule("dspark-markov", "a DSpark draft needs markov_rank", f"{_MODELS}/qwen3_dspark.py", 212),
+    # names and shapes
+    _rule("silent", "a parameter that nothing fills stays uninitialised without a word",
+          "model_executor/model_loader/default_loader.py", 512),
+    _rule("norm", "a norm that nothing fills stays one", "model_executor/model_loader/default_loader.py", 512),
+    _rule("linear", "fused linears are filled share by share; a larger tensor is cut to its share",
+          "model_executor/parameter.py", 153),
+    _rule("unknown-name", "a name that no module has is refused", f"{_MODELS}/utils.py", 443),
+    _rule("bias", "an unexpected bias of a module that exists is ignored", f"{_MODELS}/utils.py", 458),
+    _rule("dropped", "names that a model maps to nothing are dropped", f"{_MODELS}/qwen3_dflash.py", 880),
+    _rule("lost-files", "a file that the index names must be there",
+          "model_executor/model_loader/weight_utils.py", 612),
+    _rule("mask-hidden", "mask_hidden belongs to P-EAGLE, which needs it", f"{_MODELS}/llama_eagle3.py", 452),
+    _rule("mask-embedding", "a mask embedding is read from mask_embedding.pt only", f"{_MODELS}/qwen3_dflash.py", 894),
+    _rule("vocabulary-map", "without d2t all offsets are zero", f"{_MODELS}/qwen3_dflash.py", 771),
+    _rule("head-truncated", "a reduced draft without a head uses the first rows of the target's",
+          "model_executor/layers/logits_processor.py", 198),
+    _rule("dspark-reduced", "a reduced DSpark draft needs lm_head and d2t", f"{_MODELS}/qwen3_dspark.py", 342),
+    _rule("tp-divides", "heads, widths and rows are divided evenly among ranks", f"{_MODELS}/qwen3_dflash.py", 191,
+          "read"),
+    # quantization
+    _rule("quant-producer", "hf_quant_config.json needs producer.name modelopt",
+          "model_executor/model_loader/weight_utils.py", 392),
+    _rule("quant-file-algo", "hf_quant_config.json alone may name FP8, NVFP4 or MIXED_PRECISION, not W4A16_NVFP4",
+          "transformers_utils/model_arch_config_convertor.py", 270),
+    _rule("quant-algo", "ModelOpt configs name a supported quant_algo", f"{_QUANT}/modelopt.py", 363),
+    _rule("quant-file-keys", "the nested form needs group_size, kv_cache_quant_algo and exclude_modules",
+          f"{_QUANT}/modelopt.py", 820),
+    _rule("quant-ignore", "the list of exclusions is a list", f"{_QUANT}/modelopt.py", 381),
+    _rule("quant-mixed-layers", "MIXED_PRECISION needs quantized_layers", f"{_QUANT}/modelopt.py", 1687),
+    _rule("quant-mixed-shards", "the parts of a fused linear have one algorithm", f"{_QUANT}/modelopt.py", 1781),
+    _rule("width", "the input width of a rank is a multiple of 16", f"{_QUANT}/modelopt.py", 2028),
+    _rule("block-scale", "ModelOpt block scales are NaN until loaded, and checked; compressed-tensors' are not",
+          f"{_QUANT}/modelopt.py", 2076),
+    _rule("global-scale", "of several global scales ModelOpt keeps the largest, compressed-tensors the largest divisor",
+          f"{_QUANT}/modelopt.py", 2093),
+    _rule("input-scale", "an activation scale that nothing fills stays uninitialised", f"{_QUANT}/modelopt.py", 2098),
+    _rule("kv-scales", "scales of the KV cache have defaults", f"{_QUANT}/kv_cache.py", 45, "read"),
+    # serving
+    _rule("taps", "captured layers are a sorted set from 0 to the number of layers", f"{_MODELS}/interfaces.py", 1616,
+          "read"),
+    _rule("eagle3-taps", "the Llama class never reads the layer ids at the top level",
+          f"{_MODELS}/llama_eagle3.py", 216),
+    _rule("mask-token", "parallel drafting needs a mask token", "v1/worker/gpu/spec_decode/utils.py", 92, "read"),
+    _rule("anchor", "DFlash does not sample from the anchor", "v1/worker/gpu/spec_decode/dflash/speculator.py", 85,
+          "read"),
+    _rule("conv-period", "the convolution's period is 1 + num_speculative_tokens", f"{_MODELS}/qwen3_dflash2.py", 256),
+    _rule("tokens", "num_speculative_tokens may exceed the trained block without a word",
+          "v1/worker/gpu/spec_decode/dflash/speculator.py", 65, "read"),
+    _rule("features", "the width of the features is checked at the first step", f"{_MODELS}/qwen3_dflash.py", 841,
+          "read"),
+    _rule("reading", "the engine understands a field of the config otherwise", f"{_SPEC}/algos.py", 125),
+    _rule("runner-v2", "DSpark, DFlash 2 and drafts of mixed layers need the V2 model runner", "config/vllm.py", 3110,
+          "read"),
+    _rule("runner-v1", "P-EAGLE needs the V1 model runner", "config/vllm.py", 3070, "read"),
+    # other versions
+    _rule("hybrid-window", "before 0.33, page sizes of a sliding draft beside a hybrid target may not be unified",
+          "v1/core/kv_cache_planning.py", 346, "read", until="0.33"),
+)  # fmt: skip
+
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in _ROWS}

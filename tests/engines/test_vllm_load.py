@@ -1,0 +1,142 @@
+"""Our model of vLLM 0.33 against what vLLM 0.33.0's own loader did with every case (``golden/vllm-0.33.0.json``)."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from convertkit.engines.model import Load
+from convertkit.engines.registry import RULES
+from convertkit.engines.source import Source
+from convertkit.engines.vllm_load import load_drafter
+from convertkit.engines.vllm_params import Target
+from tests.engines.cases import Case, build, cases, slug
+from tests.engines.drafters import Draft, H, N, V
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "vllm-0.33.0.json").read_text())
+CASES = dict(cases())
+
+BEYOND_LOADING = {
+    "tap beyond target": "E_TAPS",
+    "tap twice": "E_TAPS",
+    "taps not rising": "E_TAPS",
+    "no mask token": "E_MASK_TOKEN",
+    "mask token beyond the vocabulary": "E_MASK_TOKEN",
+    "no head": "E_VOCABULARY",
+    "no head, eagle3": "E_VOCABULARY",
+    "tokens are not block - 1": "E_DRAFT_TOKENS",
+    "anchor of dflash": "E_DRAFT_TOKENS",
+    "anchor not stated": "E_DRAFT_TOKENS",
+    "target hidden size": "E_PAIR",
+}
+"""Cases that load whole and go wrong at the first step, or in what is drafted: nothing that a loader shows."""
+
+
+def source_of(made: Draft) -> Source:
+    kept = [spec for name, spec in made.specs.items() if made.files.get(name) not in made.lost_files]
+    ordered = sorted(kept, key=lambda spec: (made.files.get(spec.name, "model.safetensors"), spec.name))
+    lost = made.lost_files if made.index else ()
+    return Source(tuple(ordered), made.config, made.quant_config or {}, False, lost)
+
+
+@cache
+def loaded(name: str) -> Load:
+    return load_drafter(source_of(build(CASES[name])), Target(N, V, H))
+
+
+def by_outcome(load: Load, outcome: str) -> list[str]:
+    return sorted(item.parameter.name for item in load.parameters if item.outcome == outcome)
+
+
+def test_every_case_was_run() -> None:
+    assert {slug(name) for name in CASES} == set(GOLDEN["cases"])
+    assert len(CASES) > 300
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_the_loader(name: str) -> None:
+    load, run = loaded(name), GOLDEN["cases"][slug(name)]
+    if load.unknown:
+        assert name in UNKNOWN
+        return
+    assert (load.status != "refused") == run["loads"], (load.refusals[:1], run.get("error"))
+    if not run["loads"]:
+        assert load.refusals[0].stage == run["stage"]
+        return
+    unread = {item.parameter.name for item in load.parameters if item.outcome in ("defaulted", "borrowed")}
+    assert by_outcome(load, "unfilled") == sorted(set(run["unfilled"]) - unread)
+    assert by_outcome(load, "partly filled") == sorted(set(run["partly filled"]) - unread)
+    assert by_outcome(load, "borrowed") == sorted(run["lent"])
+    assert sorted(stored for stored, fate in load.fates.items() if fate.into is None) == run["unused"]
+    holes = bool(by_outcome(load, "unfilled") or by_outcome(load, "partly filled"))
+    assert load.status == ("wrong" if holes or name in BEYOND_LOADING or name in CUT_OR_DROPPED else "loads")
+
+
+UNKNOWN = frozenset({"gemma dspark", "ct, unknown method"})
+"""Outside of what the tables describe: the verdict is unknown, whatever the loader does."""
+
+CUT_OR_DROPPED = frozenset(
+    name
+    for name in CASES
+    if name.split(", ")[-1] in ("stray bias", "gate too tall")
+    or name
+    in (
+        "bias stored, not stated",
+        "o_proj too wide",
+        "q twice",
+        "layer 0 twice",
+        "head with a bias",
+        "bias of a norm",
+        "bias below a parameter",
+        "eagle qwen3 with a bias",
+    )
+)
+"""Cases in which the loader takes a part of a tensor, or none of one that the model needs."""
+
+
+@pytest.mark.parametrize("name", BEYOND_LOADING)
+def test_what_no_loader_shows(name: str) -> None:
+    assert BEYOND_LOADING[name] in {item.code for item in loaded(name).wrongs}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith(", whole")])
+def test_parameters_have_the_shapes_of_the_built_model(name: str) -> None:
+    shapes = GOLDEN["cases"][slug(name)]["shapes"]
+    ours = {item.parameter.name: list(item.parameter.shape) for item in loaded(name).parameters}
+    assert ours == shapes
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith(", whole")])
+def test_whole_drafters_load(name: str) -> None:
+    load = loaded(name)
+    assert (load.status, load.wrongs, load.refusals) == ("loads", (), ())
+    assert all(not note.warning for note in load.notes)
+
+
+def test_every_rule_has_a_source() -> None:
+    named = {
+        item.rule for name in CASES for item in (*loaded(name).refusals, *loaded(name).wrongs, *loaded(name).notes)
+    }
+    named |= {item.parameter.rule for name in CASES for item in loaded(name).parameters if item.parameter.rule}
+    assert named <= set(RULES)
+    assert all(RULES[name].source.file for name in named)
+
+
+def test_ranks_divide_what_is_divided() -> None:
+    whole = source_of(build(Case("dflash2", lambda made: None)))
+    two = {item.parameter.name: item.parameter.shape for item in load_drafter(whole, Target(N, V, H), 2).parameters}
+    assert two["model.layers.0.self_attn.qkv_proj.weight"] == (64, 64)
+    assert two["model.layers.0.mlp.gate_up_proj.weight"] == (96, 64)
+    assert two["model.layers.0.mlp.down_proj.weight"] == (64, 48)
+    assert two["model.fc.weight"] == (64, 192)
+    four = load_drafter(whole, Target(N, V, H), 4)
+    assert four.status == "loads"
+    assert {item.parameter.name: item.parameter.shape for item in four.parameters}[
+        "model.layers.0.self_attn.qkv_proj.weight"
+    ] == (48, 64)
+    three = load_drafter(whole, Target(N, V, H), 3)
+    assert (three.status, three.refusals[0].rule) == ("refused", "vllm.tp-divides")

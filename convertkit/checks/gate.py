@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from convertkit.convert.survey import STORAGE, Desk
 from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
-from convertkit.dialects.values import global_scale_findings
+from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
 from convertkit.dtypes import DTYPES, FLOATS, elements
 from convertkit.errors import ConvertError, Finding, finding
 
@@ -41,13 +41,17 @@ class Weight:
 
 @dataclass(frozen=True)
 class Compared:
-    """One weight of both checkpoints. ``equal_bytes`` is for tensors that are not floats (or are compared as bytes)."""
+    """One weight of both checkpoints. ``equal_bytes`` is for tensors that are not floats (or are compared as bytes).
+
+    ``findings`` are bad block scales of either side: NaN, negative, or zero over codes that are not.
+    """
 
     name: str
     packed: bool
     tally: Tally | None
     equal_bytes: bool | None
     global_bits: int | None
+    findings: tuple[Finding, ...] = ()
 
 
 def weights_of(checkpoint: Checkpoint) -> dict[str, Weight]:
@@ -105,14 +109,26 @@ def _compare(reference: Desk, candidate: Desk, mine: Weight, yours: Weight, stor
     rows = mine.shape[0] if len(mine.shape) == 2 else 1
     width = int(np.prod(mine.shape, dtype=np.int64)) // rows if rows else 0
     scales = (_global_bits(reference, mine), _global_bits(candidate, yours))
-    tally = Tally()
+    tally, faults = Tally(), (BlockFaults(), BlockFaults())
     for first, count in row_tiles(rows, width) if width else ():
         candidate.stop.check()
         left = _side(reference, mine, "mine", scales[0], first, count, width)
         right = _side(candidate, yours, "yours", scales[1], first, count, width)
         tally = tally + compare_tile(left, right, stored=stored)
+        faults = faults[0] + _block_faults(left), faults[1] + _block_faults(right)
     candidate.progress.advance(_size(yours))
-    return Compared(mine.name, packed, tally, None, scales[1])
+    bad = (*_block_findings(mine, faults[0], "in the reference "), *_block_findings(yours, faults[1]))
+    return Compared(mine.name, packed, tally, None, scales[1], bad)
+
+
+def _block_faults(side: Side) -> BlockFaults:
+    return block_faults(side.scales, side.codes) if isinstance(side, Planes) else BlockFaults()
+
+
+def _block_findings(weight: Weight, faults: BlockFaults, place: str = "") -> Iterator[Finding]:
+    if isinstance(weight.stored, PackedModule):
+        for item in block_scale_findings(weight.stored, faults):
+            yield replace(item, message=place + item.message)
 
 
 def _global_bits(desk: Desk, weight: Weight) -> int | None:

@@ -56,7 +56,7 @@ def gate(
     equal byte for byte.
 
     Raises:
-        ConvertError: broken containers or planes (3), the two do not hold the same weights (E_REFERENCE, 3).
+        ConvertError: broken containers or planes (3), a global scale that is no positive number (1).
     """
     if stored not in STORED:
         raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
@@ -70,7 +70,9 @@ def gate(
         one.assert_unchanged()
         two.assert_unchanged()
     rows, whole = _rows(mine, right, found)
-    findings = [*missing, *judge([row for row in rows if "metrics" in row], limits), *_bytes_findings(found)]
+    bad_scales = [finding_ for item in found for finding_ in item.findings]
+    judged = judge([row for row in rows if "metrics" in row], limits)
+    findings = [*missing, *bad_scales, *judged, *_bytes_findings(found)]
     document = envelope(
         "fidelity-gate",
         source=_files(theirs, workers),

@@ -79,13 +79,13 @@ class Result:
     """What a verb that writes gives back. ``status`` is 0, or 1 if a check said no and it was published anyway."""
 
     out: Path
-    plan: Plan
+    plan: Plan = field(repr=False)
     status: int
     findings: tuple[Finding, ...]
-    reports: Mapping[str, Mapping[str, Any]]
-    manifest: Mapping[str, Any]
+    reports: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    manifest: Mapping[str, Any] = field(repr=False)
     carried: tuple[str, ...] = ()
-    timings: Mapping[str, float] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict, repr=False)
 
 
 Reporter = Callable[[Case], Report]

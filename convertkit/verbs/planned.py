@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from convertkit.convert.plan import Plan
@@ -15,8 +15,8 @@ from convertkit.convert.units import Pack
 class DryRun:
     """A plan that was not carried out."""
 
-    plan: Plan
-    document: Mapping[str, Any]
+    plan: Plan = field(repr=False)
+    document: Mapping[str, Any] = field(repr=False)
 
 
 def describe(plan: Plan) -> dict[str, Any]:

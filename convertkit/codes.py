@@ -121,6 +121,9 @@ CODES: dict[str, Code] = {
     "E_ALREADY_QUANTIZED": Code(3, "The source is quantized already."),
     "E_NOT_QUANTIZED": Code(3, "The source holds no quantized weight."),
     "E_UNSUPPORTED_QUANT": Code(3, "The source uses a quantization that convertkit cannot read."),
+    "E_OFF_GRID": Code(3, "A weight that was to be packed without loss does not lie on one NVFP4 grid."),
+    "W_PART_GRID": Code(0, "A weight lies on an NVFP4 grid in part, or on several."),
+    "N_ON_GRID": Code(0, "Weights lie on an NVFP4 grid, so they can be packed without loss."),
     "E_FUSED_SCALE": Code(1, "Parts of a fused matrix have different global scales."),
     # layout
     "E_LAYOUT_MISSING": Code(1, "A tensor that the layout needs is not there."),

@@ -11,11 +11,18 @@ from convertkit.checks.pack import PackTally
 
 @dataclass(frozen=True)
 class PackedEvidence:
-    """One packed linear: its tally and the stored FP32 bits of its global scale."""
+    """One packed linear: its tally and the stored FP32 bits of its global scale.
+
+    ``baseline`` is what plain amax would have lost, where scales were chosen otherwise. ``differing`` elements in
+    ``differing_blocks`` do not expand to the bits of a source that lies on a grid; None for other sources.
+    """
 
     module: str
     tally: PackTally
     global_bits: int
+    baseline: Tally | None = None
+    differing: int | None = None
+    differing_blocks: int | None = None
 
 
 @dataclass(frozen=True)

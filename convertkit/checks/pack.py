@@ -16,8 +16,10 @@ from convertkit.checks.reference import FORMATS, bits_of, float_of, narrowed, pl
 from convertkit.checks.tiles import LANES
 
 RULES = {"amax": kernels.AMAX_RULE, "amax-llmcompressor": kernels.LLMCOMPRESSOR_RULE}
+LEVELS = {"amax": np.float32(2688), "mse": np.float32(2688), "four-over-six": np.float32(1536)}
+"""6 times the block scale that the largest magnitude of a group gets: 448, or 256 to leave room for 1.5 times that."""
 SENSES = {"amax": "multiplier", "amax-llmcompressor": "divisor"}
-_NARROW = {"F32": kernels.KEEP_F32, "BF16": kernels.TO_BF16, "F16": kernels.TO_F16}
+NARROW = {"F32": kernels.KEEP_F32, "BF16": kernels.TO_BF16, "F16": kernels.TO_F16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,16 @@ def expected_global(
 ) -> int:
     """FP32 bits of the global scale of a group whose largest magnitude has these storage bits of ``dtype``.
 
-    ``amax``: the multiplier fl(amax / 2688), at least 2**-126, and 1.0 for a group of zeros. ``amax-llmcompressor``:
-    the divisor, 2688 times the reciprocal of amax, both rounded to ``dtype``, amax at least the type's least normal
-    number; 1.0 where that is not finite. ``reversible``: the next FP32 number up that its reciprocal gives back.
+    ``amax``, ``mse``, ``four-over-six``: the multiplier fl(amax / ``LEVELS``), at least 2**-126, and 1.0 for a group
+    of zeros. ``amax-llmcompressor``: the divisor, 2688 times the reciprocal of amax, both rounded to ``dtype``, amax
+    at least the type's least normal number; 1.0 where that is not finite. ``reversible``: the next FP32 number up that
+    its reciprocal gives back.
     ``sense``: how the file records it; if that is not the arithmetic's own sense, the FP32 reciprocal is meant.
     """
     amax: np.float32 = widened(np.array([group_amax_bits], FORMATS[dtype].storage), dtype)[0]
     with np.errstate(all="ignore"):
-        if arithmetic == "amax":
-            scale = np.float32(1.0) if amax == 0 else max(amax / np.float32(2688), np.float32(2.0**-126))
+        if arithmetic in LEVELS:
+            scale = np.float32(1.0) if amax == 0 else max(amax / LEVELS[arithmetic], np.float32(2.0**-126))
         else:
             clamped = max(amax, np.float32(2.0 ** FORMATS[dtype].least_exponent))
             inverse = _through(np.float32(1.0) / clamped, dtype)
@@ -62,7 +65,7 @@ def expected_global(
             scale = scale if np.isfinite(scale) else np.float32(1.0)
         while reversible and np.float32(1.0) / (np.float32(1.0) / scale) != scale:
             scale = np.nextafter(scale, np.float32(np.inf))
-        if sense is not None and sense != SENSES[arithmetic]:
+        if sense is not None and sense != SENSES.get(arithmetic, "multiplier"):
             scale = np.float32(1.0) / scale
     return bits_of(scale)
 
@@ -125,6 +128,6 @@ def measure_tile(
     histogram = np.zeros(256, np.int64)
     measure_planes(
         words, shift, nibbles, bytes_, tables.values, tables.tops, tables.scales, tables.starts,
-        rule, _NARROW[source_dtype], encoder, lanes, counts, histogram,
+        rule, NARROW[source_dtype], encoder, lanes, counts, histogram,
     )  # fmt: skip
     return counts, tally_of(words.size, lanes, counts, histogram)

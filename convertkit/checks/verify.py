@@ -18,7 +18,6 @@ from convertkit.checks.evidence import PackedEvidence as PackedEvidence
 from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.evidence import RespelledEvidence as RespelledEvidence
 from convertkit.checks.expand import ExpandTally, check_expand_tile
-from convertkit.checks.pack import PackTally, check_pack_tile, expected_global
 from convertkit.checks.reference import exact_rounded_table, narrowed, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
@@ -171,47 +170,9 @@ def _rows(
 
 
 def _verify_pack(bench: Bench, unit: Pack) -> Evidence:
-    """Codes and block scales of each linear derived again; the shared global scale from the largest magnitude."""
-    amax = bench.facts.group_amax[unit.key]
-    encoding = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible)
-    recorded = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, sense=unit.spelling.sense)
-    details = []
-    faults: list[Finding] = []
-    for module, source in zip(unit.modules, unit.sources, strict=True):
-        codes, scales, scalar = (bench.staged(f"{module}.{leaf}") for leaf in unit.spelling.leaves)
-        global_bits = int.from_bytes(bench.output.bytes_of(scalar.spec.name), "little")
-        tally = _pack_tally(bench, unit, (source, codes, scales), global_bits, encoding)
-        details.append(PackedEvidence(module, tally, global_bits))
-        if tally.wrong_codes:
-            faults.append(_broken(codes.spec.name, f"has {tally.wrong_codes} wrong codes", wrong=tally.wrong_codes))
-        if tally.wrong_scales:
-            faults.append(_broken(scales.spec.name, f"has {tally.wrong_scales} wrong scales", wrong=tally.wrong_scales))
-        if global_bits != recorded:
-            faults.append(_broken(scalar.spec.name, "is not the scale of its group"))
-    if max(item.tally.amax_bits for item in details) != amax:
-        faults.append(_broken(details[0].module, "was scaled for another largest magnitude"))
-    return Evidence(unit, tuple(faults), tuple(details))
+    from convertkit.checks.packs import verify_pack
 
-
-def _pack_tally(
-    bench: Bench, unit: Pack, refs: tuple[TensorRef, TensorRef, TensorRef], global_bits: int, encoding_bits: int
-) -> PackTally:
-    source, codes, scales = refs
-    rows, width = source.spec.shape
-    tally = PackTally()
-    for first, count in row_tiles(rows, width):
-        bench.desk.stop.check()
-        tally += check_pack_tile(
-            _rows(bench, bench.desk.reader, source, "source", first, count, width, STORAGE[unit.dtype]),
-            unit.dtype,
-            _rows(bench, bench.output, codes, "codes", first, count, width // 2, "|u1"),
-            _rows(bench, bench.output, scales, "scales", first, count, width // GROUP, "|u1"),
-            global_bits,
-            unit.spelling.sense,
-            unit.arithmetic,
-            encoding_bits=encoding_bits,
-        )
-    return tally
+    return Evidence(unit, *verify_pack(bench, unit))
 
 
 def _verify_expand(bench: Bench, unit: Expand) -> Evidence:

@@ -14,7 +14,7 @@ from convertkit.cli.thresholds import threshold_options
 from convertkit.cli.writing import outcome, writing_options
 
 DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
-SCALES = ("auto", "amax", "amax-llmcompressor")
+SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-six")
 
 
 @click.command("pack-nvfp4", epilog="Example: convertkit pack-nvfp4 drafter-bf16 drafter-nvfp4")
@@ -28,8 +28,17 @@ SCALES = ("auto", "amax", "amax-llmcompressor")
     type=click.Choice(SCALES),
     default="auto",
     show_default=True,
-    help="amax is ModelOpt's arithmetic, amax-llmcompressor that of llm-compressor; auto is amax.",
+    help="auto: lossless where a group lies on an NVFP4 grid, amax elsewhere. lossless: refuse the others. amax is "
+    "ModelOpt's arithmetic, amax-llmcompressor that of llm-compressor. mse, four-over-six: least squared error.",
 )
+@click.option("--allow-loss", is_flag=True, help="With lossless: pack weights that are not wholly on a grid too.")
+@click.option(
+    "--global-scales-from",
+    type=click.Path(path_type=Path),
+    metavar="REF",
+    help="A packed checkpoint whose global scales are tried first: gives back its bytes.",
+)
+@click.option("--marlin-safe", is_flag=True, help="No block scale below 2^-6, which Marlin kernels serve as zero.")
 @include_option
 @exclude_option
 @click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses: they share one global scale.")
@@ -49,6 +58,9 @@ def command(
     exclude: tuple[str, ...],
     fuse: tuple[str, ...],
     reversible_scale: bool,
+    allow_loss: bool,
+    global_scales_from: Path | None,
+    marlin_safe: bool,
     target_model: Path | None,
     limits: Mapping[str, float | None],
     dry_run: bool,
@@ -76,6 +88,9 @@ def command(
                 exclude=exclude,
                 fuse=fuse,
                 reversible_scale=reversible_scale,
+                allow_loss=allow_loss,
+                global_scales_from=global_scales_from,
+                marlin_safe=marlin_safe,
                 target_model=target_model,
                 limits=limits,
                 only_plan=dry_run,

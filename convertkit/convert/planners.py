@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
@@ -11,9 +11,10 @@ from convertkit.containers.folder import CONFIG, QUANT_CONFIG
 from convertkit.containers.strict_json import dump_config
 from convertkit.convert.identify import Identity
 from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, Unit, settle
+from convertkit.convert.scales import LEAST_NORMAL_SCALE, SCALES, Hints, hints_digest, hints_of
 from convertkit.convert.selection import bundles_of, choose
 from convertkit.convert.tiles import raise_all
-from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell
+from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell, Search
 from convertkit.dialects.scheme import SECTIONS, strip_quantization, with_quantization
 from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import default_dialect, write_quantization
@@ -23,8 +24,6 @@ from convertkit.layouts.fused import user_groups
 
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 DTYPE_KEYS = ("torch_dtype", "dtype")
-SCALES = {"auto": "amax", "amax": "amax", "amax-llmcompressor": "amax-llmcompressor"}
-"""``--scales`` to the arithmetic it stands for."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class Files:
 
 @dataclass(frozen=True)
 class PackRequest:
-    """What ``pack-nvfp4`` was asked for; ``dialect`` None means the default of the layout."""
+    """What ``pack-nvfp4`` was asked for; ``dialect`` None means the default of the layout. ``hints`` are global scales
+    to try first when a grid is searched; with ``marlin_safe`` no block scale is below 2^-6."""
 
     dialect: str | None = None
     scales: str = "auto"
@@ -46,6 +46,9 @@ class PackRequest:
     fuse: tuple[str, ...] = ()
     reversible_scale: bool = False
     target_layers: int | None = None
+    allow_loss: bool = False
+    marlin_safe: bool = False
+    hints: Hints = field(default_factory=dict)
 
 
 def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, files: Files = Files()) -> Plan:
@@ -60,16 +63,20 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
         )
     dialect = request.dialect or default_dialect(identity.layout)
     spelling = spelling_of(dialect)
-    arithmetic = SCALES[request.scales]
+    scales = SCALES[request.scales]
+    search: Search = "part" if scales.search == "lossless" and request.allow_loss else scales.search
     chosen = choose(source, identity.layout, request.include, request.exclude, user_groups(request.fuse))
     packs = [
         Pack(
             group,
             tuple(chosen.weights[module] for module in group),
             spelling,
-            arithmetic,
+            scales.arithmetic,
             request.reversible_scale,
             chosen.bundles[group[0]],
+            search,
+            hints_of(group, request.hints, spelling.sense),
+            LEAST_NORMAL_SCALE if request.marlin_safe else 1,
         )
         for group in chosen.groups
     ]
@@ -81,8 +88,11 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
     parameters = {
         "dialect": dialect,
         "scales": request.scales,
-        "arithmetic": arithmetic,
+        "arithmetic": scales.arithmetic,
         "reversible_scale": request.reversible_scale,
+        "allow_loss": request.allow_loss,
+        "marlin_safe": request.marlin_safe,
+        "global_scales_from": hints_digest(request.hints),
         "include": list(request.include),
         "exclude": list(request.exclude),
         "fuse": list(request.fuse),

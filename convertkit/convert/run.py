@@ -160,26 +160,21 @@ def _run_cast(job: Job, unit: Cast) -> dict[str, str]:
 
 
 def _run_pack(job: Job, unit: Pack) -> dict[str, str]:
-    """Encode each linear of a group under the group's tables."""
-    from convertkit.grids.nvfp4.tables import build_encode_tables, swap_sense
+    """Encode each linear of a group by the group's encoder."""
+    from convertkit.convert.encoders import encoder_of
 
-    tables = build_encode_tables(
-        unit.arithmetic, unit.dtype, job.facts.group_amax[unit.key], reversible=unit.reversible
-    )
-    stored_bits = tables.global_bits if tables.sense == unit.spelling.sense else swap_sense(tables.global_bits)[0]
+    encoder = encoder_of(job.facts, unit)
     specs = iter(unit.outputs)
     digests: dict[str, str] = {}
     for ref in unit.sources:
         codes, scales, scalar = (TensorOut(job, next(specs)) for _ in range(3))
-        _encode_rows(job, ref, tables, codes, scales)
-        scalar.write(memoryview(stored_bits.to_bytes(4, "little")))
+        _encode_rows(job, ref, encoder.encode, codes, scales)
+        scalar.write(memoryview(encoder.stored_bits.to_bytes(4, "little")))
         digests.update((out.spec.name, out.close()) for out in (codes, scales, scalar))
     return digests
 
 
-def _encode_rows(job: Job, ref: TensorRef, tables: Any, codes: TensorOut, scales: TensorOut) -> None:
-    from convertkit.grids.nvfp4.encode import encode_tile
-
+def _encode_rows(job: Job, ref: TensorRef, encode: Callable[..., None], codes: TensorOut, scales: TensorOut) -> None:
     desk = job.desk
     rows, width = ref.spec.shape
     storage = STORAGE[ref.spec.dtype]
@@ -190,7 +185,7 @@ def _encode_rows(job: Job, ref: TensorRef, tables: Any, codes: TensorOut, scales
         codes_tile = desk.buffers.take("codes", "|u1", (last - first, width // 2))
         scales_tile = desk.buffers.take("scales", "|u1", (last - first, width // GROUP))
         desk.reader.read_into(ref, first * row_bytes, bytes_view(source))
-        encode_tile(source, tables, codes_tile, scales_tile)
+        encode(source, codes_tile, scales_tile)
         codes.write(bytes_view(codes_tile))
         scales.write(bytes_view(scales_tile))
         desk.progress.advance(source.nbytes)
@@ -256,6 +251,10 @@ def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
 
     if kind in DRAFTER_RUNNERS:
         return DRAFTER_RUNNERS[kind]
+    from convertkit.convert.surgery_run import SURGERY_RUNNERS
+
+    if kind in SURGERY_RUNNERS:
+        return SURGERY_RUNNERS[kind]
     from convertkit.convert.gguf_run import GGUF_RUNNERS
 
     return GGUF_RUNNERS[kind]

@@ -15,6 +15,7 @@ import numpy as np
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.reader import Reader
 from convertkit.convert.gguf_units import Quantize, Recode, Regroup
+from convertkit.convert.gridsearch import GridFact, off_grid_finding, search_grid
 from convertkit.convert.plan import Plan, Unit
 from convertkit.convert.stop import Stop
 from convertkit.convert.tiles import Buffers, bytes_view, in_parallel, raise_all, row_tiles
@@ -38,6 +39,7 @@ class Facts:
     group_amax: Mapping[str, int] = field(default_factory=dict)
     global_bits: Mapping[str, int] = field(default_factory=dict)
     input_bits: Mapping[str, int] = field(default_factory=dict)
+    grids: Mapping[str, GridFact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Glimpse:
     bits: int = 0
     input_bits: int | None = None
     faults: tuple[Finding, ...] = ()
+    grid: GridFact | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def survey(plan: Plan, desk: Desk, workers: int) -> Facts:
         amax,
         {item.key: item.bits for item in glimpses if item.kind == "scales"},
         {item.key: item.input_bits for item in glimpses if item.input_bits is not None},
+        {item.key: item.grid for item in glimpses if item.grid is not None},
     )
 
 
@@ -84,6 +88,8 @@ Task = tuple[Callable[[Desk, Any], Glimpse], Any, int]
 
 def _tasks(unit: Unit) -> Sequence[Task]:
     if isinstance(unit, Pack):
+        if unit.search == "lossless" or (unit.search != "no" and unit.dtype == "BF16"):
+            return [(_grid, unit, sum(ref.size_bytes for ref in unit.sources))]
         return [(_amax, (unit.key, ref), ref.size_bytes) for ref in unit.sources]
     if isinstance(unit, Expand):
         return [(_scales, (unit.packed, unit.dtype), unit.packed.block_scale.size_bytes)]
@@ -124,7 +130,11 @@ def _amax(desk: Desk, task: tuple[str, TensorRef]) -> Glimpse:
         desk.progress.advance(tile.nbytes)
     if largest < INFINITY[ref.spec.dtype]:
         return Glimpse(key, "amax", largest)
-    fault = finding(
+    return Glimpse(key, "amax", largest, faults=(_nonfinite(ref),))
+
+
+def _nonfinite(ref: TensorRef) -> Finding:
+    return finding(
         "E_WEIGHT_NONFINITE",
         "error",
         "the weight holds NaN or infinity",
@@ -132,7 +142,30 @@ def _amax(desk: Desk, task: tuple[str, TensorRef]) -> Glimpse:
         tensor=ref.spec.name,
         fix="repair the weight, or leave it out with --exclude",
     )
-    return Glimpse(key, "amax", largest, faults=(fault,))
+
+
+def _grid(desk: Desk, unit: Pack) -> Glimpse:
+    """The grid of one group, and its largest magnitude."""
+    if unit.dtype != "BF16":
+        fact = GridFact("none", f"only BF16 weights can be searched, it is {unit.dtype}", 0)
+        return Glimpse(unit.key, "amax", faults=(off_grid_finding(unit.sources, fact),))
+    fact = search_grid(
+        desk,
+        unit.sources,
+        unit.spelling.sense,
+        unit.hints,
+        thorough=unit.search != "auto",
+        least_scale=unit.least_scale,
+        reversible=unit.reversible,
+    )
+    desk.progress.advance(sum(ref.size_bytes for ref in unit.sources))
+    if fact.amax_bits >= INFINITY[unit.dtype]:
+        tensors = [_amax(desk, (unit.key, ref)) for ref in unit.sources]
+        return Glimpse(unit.key, "amax", fact.amax_bits, faults=tuple(item for one in tensors for item in one.faults))
+    faults: tuple[Finding, ...] = ()
+    if unit.search == "lossless" and fact.status != "grid":
+        faults = (off_grid_finding(unit.sources, fact),)
+    return Glimpse(unit.key, "amax", fact.amax_bits, faults=faults, grid=fact)
 
 
 def _scales(desk: Desk, task: tuple[PackedModule, str | None]) -> Glimpse:

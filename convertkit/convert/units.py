@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from convertkit.checkpoint import TensorRef, TensorSpec
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP, Spelling
+
+Search = Literal["no", "auto", "lossless", "part"]
+"""What is done about the grid of a group, see ``Pack``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,11 @@ class Cast:
 class Pack:
     """The dense linears of one fused group (or one linear), quantized with one shared global scale.
 
-    ``arithmetic`` is a row of ``grids.nvfp4.tables.ARITHMETICS``. ``modules`` and ``sources`` run in parallel; all
-    sources have one dtype, shape [out, in] and in % 16 == 0.
+    ``arithmetic`` is a row of ``grids.nvfp4.tables.ARITHMETICS`` or ``SEARCHED``. ``modules`` and ``sources`` run in
+    parallel; all sources have one dtype, shape [out, in] and in % 16 == 0. No block scale is less than the byte
+    ``least_scale``, but where a grid needs it. ``search``: first look whether BF16 sources lie on a grid. ``auto``
+    encodes them without loss if every block does; ``lossless`` refuses them if one does not; ``part`` keeps the blocks
+    that do. ``hints`` are stored bits of global scales to try first, in the sense of ``spelling``.
     """
 
     modules: tuple[str, ...]
@@ -101,6 +108,9 @@ class Pack:
     arithmetic: str
     reversible: bool
     bundle: str
+    search: Search = "no"
+    hints: tuple[int, ...] = ()
+    least_scale: int = 1
     operation = "pack"
     promise = "quantized"
 

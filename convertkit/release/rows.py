@@ -136,8 +136,12 @@ def gate_row(
     packed: bool | None = None,
     global_bits: int | None = None,
     sense: str | None = None,
+    scales: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Row of FIDELITY_GATE: metrics of a tensor, a fused group (``members``) or the whole. ``judge`` reads it."""
+    """Row of FIDELITY_GATE: metrics of a tensor, a fused group (``members``) or the whole. ``judge`` reads it.
+
+    ``scales``: how the scales of a tensor that was just packed were chosen, from ``scales_row``.
+    """
     row: dict[str, Any] = {"name": name, "scope": scope, "metrics": metrics(tally)}
     if group is not None:
         row["group"] = group
@@ -147,6 +151,29 @@ def gate_row(
         row["packed"] = packed
     if global_bits is not None and sense is not None:
         row["global_scale"] = scalar(global_bits, sense)
+    if scales is not None:
+        row["scales"] = dict(scales)
+    return row
+
+
+def scales_row(
+    choice: str,
+    tally: Tally,
+    *,
+    baseline: Tally | None = None,
+    differing: int | None = None,
+    blocks_on_grid: int | None = None,
+) -> dict[str, Any]:
+    """How scales were chosen: ``choice`` is an arithmetic, or ``grid``. ``baseline`` is what amax would have lost;
+    ``differing`` elements are not those of a source on a grid when they are expanded to its dtype."""
+    row: dict[str, Any] = {"choice": choice}
+    if baseline is not None:
+        mine, theirs = metrics(tally)["sqnr_db"], metrics(baseline)["sqnr_db"]
+        row["amax_sqnr_db"] = theirs
+        row["gain_db"] = None if mine is None or theirs is None else mine - theirs
+    if differing is not None:
+        row["differing"] = differing
+        row["blocks_on_grid"] = blocks_on_grid
     return row
 
 

@@ -17,8 +17,9 @@ from convertkit.errors import refusal
 from convertkit.formats import FORMATS
 from convertkit.verbs.drafters import to_drafter
 from convertkit.verbs.line import Options, Reporter, Result, carry_out
+from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.planned import DryRun, dry_run
-from convertkit.verbs.reporting import audit_report, dequant_report, gate_report
+from convertkit.verbs.reporting import audit_report, dequant_report
 from convertkit.verbs.target import target_layers
 
 

@@ -11,12 +11,14 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.convert.identify import identify
 from convertkit.convert.place import check_place
 from convertkit.convert.plan import DEFAULT_SHARD_BYTES
-from convertkit.convert.planners import SCALES, Files, PackRequest, plan_pack
+from convertkit.convert.planners import Files, PackRequest, plan_pack
+from convertkit.convert.scales import SCALES, read_hints
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
 from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.planned import DryRun, dry_run
-from convertkit.verbs.reporting import audit_report, gate_report
+from convertkit.verbs.reporting import audit_report
 from convertkit.verbs.target import target_layers
 
 
@@ -30,6 +32,9 @@ def pack_nvfp4(
     exclude: Sequence[str] = (),
     fuse: Sequence[str] = (),
     reversible_scale: bool = False,
+    allow_loss: bool = False,
+    marlin_safe: bool = False,
+    global_scales_from: str | os.PathLike[str] | None = None,
     target_model: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     header_slack_bytes: int = 0,
@@ -45,7 +50,12 @@ def pack_nvfp4(
 
     Args:
         dialect: ``modelopt-mixed``, ``modelopt`` or ``compressed-tensors``; None for the layout's default.
-        scales: ``auto``, ``amax`` (ModelOpt's arithmetic) or ``amax-llmcompressor``.
+        scales: a word of ``convert.scales.SCALES``: ``auto`` packs groups that lie on an NVFP4 grid without loss and
+            others by ``amax`` (ModelOpt's arithmetic); ``lossless`` refuses the others; ``amax-llmcompressor``;
+            ``mse``, ``four-over-six``: block scales of less squared error.
+        allow_loss: with ``lossless``, also take weights that lie on a grid in part or not at all.
+        marlin_safe: no block scale below 2^-6, which Marlin kernels serve as zero.
+        global_scales_from: a packed checkpoint whose global scales are tried first when a grid is searched.
         fuse: more fused groups, each ``a.{i}.to_q,a.{i}.to_k``.
         reversible_scale: choose global scales whose reciprocal inverts back, so that re-spelling is exact.
         target_model: folder of the target; only EAGLE-3 drafters in ModelOpt spelling need it.
@@ -59,10 +69,28 @@ def pack_nvfp4(
             f"unknown scales '{scales}' or dialect '{dialect}'",
             fix=f"scales: {', '.join(SCALES)}; dialects: {', '.join(DIALECTS)}",
         )
+    searched = SCALES[scales].search != "no"
+    if (allow_loss and scales != "lossless") or (global_scales_from is not None and not searched):
+        raise refusal(
+            "E_USAGE",
+            "--allow-loss goes with --scales lossless, --global-scales-from with lossless or auto",
+        )
     checkpoint = open_checkpoint(source)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     layers = None if target_model is None else target_layers(target_model)
-    request = PackRequest(dialect, scales, tuple(include), tuple(exclude), tuple(fuse), reversible_scale, layers)
+    hints = {} if global_scales_from is None else read_hints(open_checkpoint(global_scales_from))
+    request = PackRequest(
+        dialect,
+        scales,
+        tuple(include),
+        tuple(exclude),
+        tuple(fuse),
+        reversible_scale,
+        layers,
+        allow_loss,
+        marlin_safe,
+        hints,
+    )
     plan = plan_pack(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
     if only_plan:
         return dry_run(plan)

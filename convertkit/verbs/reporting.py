@@ -8,16 +8,15 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
-from convertkit.checks.fidelity import Tally, judge, total
 from convertkit.checks.gate import compare_checkpoints, weights_of
-from convertkit.checks.verify import Evidence, ExpandedEvidence, PackedEvidence, RespelledEvidence
+from convertkit.checks.verify import Evidence, ExpandedEvidence, RespelledEvidence
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.convert.plan import Plan
 from convertkit.convert.stop import Stop
 from convertkit.convert.survey import Desk
 from convertkit.convert.tiles import Buffers, worker_count
-from convertkit.convert.units import Cast, Copy, Expand, Pack, Respell
+from convertkit.convert.units import Cast, Copy, Expand, Respell
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT
@@ -25,8 +24,6 @@ from convertkit.release.reports import envelope, render_report
 from convertkit.release.rows import (
     dequant_row,
     dequant_summary,
-    gate_row,
-    gate_summary,
     planes,
     respelled_row,
     tensor_row,
@@ -70,43 +67,6 @@ def _outputs(case: Case) -> list[dict[str, Any]]:
         for name, data in case.plan.documents.items()
     )
     return files
-
-
-def gate_report(limits: Mapping[str, float | None]) -> Reporter:
-    """FIDELITY_GATE.json of a pack: every linear, every fused group and the whole against the source."""
-
-    def report(case: Case) -> Report:
-        rows: list[dict[str, Any]] = []
-        tallies: list[Tally] = []
-        for item in case.evidence:
-            if isinstance(item.unit, Pack):
-                rows.extend(_group_rows(item.unit, item.details))
-                tallies.extend(detail.tally.fidelity for detail in item.details if isinstance(detail, PackedEvidence))
-        whole = total(tallies)
-        rows.append(gate_row("whole", whole, scope="whole"))
-        return report_of(GATE, "fidelity-gate", case, rows, gate_summary(rows, whole, limits), judge(rows, limits))
-
-    return report
-
-
-def _group_rows(unit: Pack, details: Iterable[Any]) -> list[dict[str, Any]]:
-    packed = [detail for detail in details if isinstance(detail, PackedEvidence)]
-    group = unit.modules[0] if len(packed) > 1 else None
-    rows = [
-        gate_row(
-            f"{item.module}.weight",
-            item.tally.fidelity,
-            group=group,
-            packed=True,
-            global_bits=item.global_bits,
-            sense=unit.spelling.sense,
-        )
-        for item in packed
-    ]
-    if group is not None:
-        whole = total(item.tally.fidelity for item in packed)
-        rows.append(gate_row(group, whole, scope="group", members=[f"{item.module}.weight" for item in packed]))
-    return rows
 
 
 def dequant_report(reference: Checkpoint | None = None, workers: int = 0) -> Reporter:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -169,12 +170,13 @@ def find_grid(
     hints: Sequence[int] = (),
     thorough: bool = False,
     least_scale: int = 1,
+    reversible: bool = False,
 ) -> Verdict:
     """Search the grid of the BF16 tensors that ``sweep`` gives: those of one fused group, which share a global scale.
 
     ``sense`` is how the global scale will be stored. ``hints`` are stored FP32 bits in that sense and are tried first.
     Without ``thorough`` the search ends if no global scale explains the first tile. Values that are not finite end it
-    too. ``amax_bits`` is that of all tiles.
+    too. ``amax_bits`` is that of all tiles. ``reversible`` takes only scales whose reciprocal inverts back.
     """
     counts, amax = _histogram(sweep, whole=thorough)
     if amax >= INFINITY:
@@ -182,13 +184,14 @@ def find_grid(
     hopeless = _hopeless(counts)
     if hopeless:
         return Verdict("none", amax, hopeless)
-    search = _Search(sweep, counts, amax, sense, least_scale)
+    make = partial(_Search, sweep, sense=sense, least_scale=least_scale, reversible=reversible)
+    search = make(counts, amax)
     found = search.whole(hints)
     if found is None and not thorough:
-        search = _Search(sweep, _histogram(sweep, whole=True)[0], amax, sense, least_scale)
+        search = make(_histogram(sweep, whole=True)[0], amax)
         found = search.whole(hints)
     if found is None and sense == "divisor":
-        other = _Search(sweep, search.counts, amax, "multiplier", least_scale).whole(())
+        other = make(search.counts, amax, sense="multiplier").whole(())
         if other is not None:
             why = "it lies on the grid of a multiplier whose ties no divisor reproduces"
             return Verdict("none", amax, f"{why}; a ModelOpt dialect can hold it", other.blocks)
@@ -235,14 +238,25 @@ def _covered(mantissas: NDArray[np.int64]) -> int:
 class _Search:
     """The histogram of a group and what is tried against it."""
 
-    def __init__(self, sweep: Sweep, counts: NDArray[np.int64], amax: int, sense: Sense, least_scale: int) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        counts: NDArray[np.int64],
+        amax: int,
+        sense: Sense,
+        least_scale: int,
+        reversible: bool = False,
+    ) -> None:
         self.sweep, self.counts, self.amax, self.sense, self.least_scale = sweep, counts, amax, sense, least_scale
+        self.reversible = reversible
         self.fine = bool(counts[1:LEAST_NORMAL].any())
         self.most = MOST_CELLS if counts.sum() > SMALL else MAGNITUDES
 
     def whole(self, hints: Sequence[int]) -> Verdict | None:
         """The grid on which every block lies."""
         for bits in self.candidates(hints):
+            if self.reversible and not swap_sense(bits)[1]:
+                continue
             tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
             blocks = self.all_blocks(tables) if self.image_holds_all(tables) else None
             if blocks is not None:

@@ -1,0 +1,236 @@
+"""Verify the packed linears of one fused group, however their scales were chosen.
+
+Scales by amax are derived again, byte for byte. Scales of least squared error are tested for being that. Weights
+that lie on a grid must expand to the bits of their source, every one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convertkit.checkpoint import TensorRef
+from convertkit.checks import kernels
+from convertkit.checks.derive import SCALE_VALUES, amax_scales, codes_under, peaks_of, stored_differences, words_of
+from convertkit.checks.evidence import PackedEvidence
+from convertkit.checks.fidelity import Tally
+from convertkit.checks.pack import (
+    NARROW,
+    RULES,
+    SENSES,
+    PackTally,
+    check_pack_tile,
+    expected_global,
+    measure_tile,
+)
+from convertkit.checks.reference import exact_rounded_table, float_of
+from convertkit.checks.tiles import row_tiles
+from convertkit.convert.encoders import grid_of
+from convertkit.convert.gridsearch import GridFact
+from convertkit.convert.survey import STORAGE
+from convertkit.convert.tiles import bytes_view
+from convertkit.convert.units import Pack
+from convertkit.dialects.spelling import GROUP
+from convertkit.errors import Finding, finding
+
+if TYPE_CHECKING:
+    from convertkit.checks.verify import Bench
+
+SWEEPS = {"mse": (4, 8), "four-over-six": (0, 0)}
+"""Scale bytes that a search tries below and above that of amax."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tile:
+    """A tile of one linear: source bits [rows, in], codes [rows, in/2] and block scales [rows, in/16] as written."""
+
+    source: NDArray[Any]
+    codes: NDArray[np.uint8]
+    scales: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One linear of the group: its tally and, where that was measured, amax's and what differs when it is stored."""
+
+    tally: PackTally = field(default_factory=PackTally)
+    baseline: Tally | None = None
+    differing: int | None = None
+    differing_blocks: int | None = None
+
+    def __add__(self, other: Member) -> Member:
+        return Member(
+            self.tally + other.tally,
+            _sum(self.baseline, other.baseline),
+            _sum(self.differing, other.differing),
+            _sum(self.differing_blocks, other.differing_blocks),
+        )
+
+
+def _sum(one: Any, two: Any) -> Any:
+    return two if one is None else one if two is None else one + two
+
+
+def verify_pack(bench: Bench, unit: Pack) -> tuple[tuple[Finding, ...], tuple[PackedEvidence, ...]]:
+    """Faults (broken promises) and evidence of each linear."""
+    fact = grid_of(bench.facts, unit)
+    amax = bench.facts.group_amax[unit.key]
+    recorded = fact.found[0].global_bits if fact else _recorded(unit, amax)
+    check = _checker(unit, amax, recorded, fact)
+    details: list[PackedEvidence] = []
+    faults: list[Finding] = []
+    for number, module in enumerate(unit.modules):
+        codes, scales, scalar = (bench.staged(f"{module}.{leaf}") for leaf in unit.spelling.leaves)
+        global_bits = int.from_bytes(bench.output.bytes_of(scalar.spec.name), "little")
+        member = Member()
+        for tile in _tiles(bench, unit.sources[number], codes, scales):
+            member += check(tile)
+        tally = member.tally
+        details.append(
+            PackedEvidence(module, tally, global_bits, member.baseline, member.differing, member.differing_blocks)
+        )
+        if tally.wrong_codes:
+            faults.append(_broken(codes.spec.name, f"has {tally.wrong_codes} wrong codes", wrong=tally.wrong_codes))
+        if tally.wrong_scales:
+            faults.append(_broken(scales.spec.name, f"has {tally.wrong_scales} wrong scales", wrong=tally.wrong_scales))
+        if global_bits != recorded:
+            faults.append(_broken(scalar.spec.name, "is not the scale of its group"))
+    if fact is not None:
+        faults += _grid_faults(unit, fact, details)
+    if max(item.tally.amax_bits for item in details) != amax:
+        faults.append(_broken(details[0].module, "was scaled for another largest magnitude"))
+    return tuple(faults), tuple(details)
+
+
+def _recorded(unit: Pack, amax: int) -> int:
+    return expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, sense=unit.spelling.sense)
+
+
+def _broken(tensor: str, what: str, **data: Any) -> Finding:
+    return finding("E_PROMISE", "error", f"the written tensor {what}", tensor=tensor, data=data)
+
+
+def _tiles(bench: Bench, source: TensorRef, codes: TensorRef, scales: TensorRef) -> Iterator[Tile]:
+    rows, width = source.spec.shape
+    storage = STORAGE[source.spec.dtype]
+
+    def read(reader: Any, ref: TensorRef, use: str, first: int, shape: tuple[int, int], kind: str) -> NDArray[Any]:
+        tile = bench.desk.buffers.take(use, kind, shape)
+        reader.read_into(ref, first * shape[1] * tile.dtype.itemsize, bytes_view(tile))
+        return tile
+
+    for first, count in row_tiles(rows, width):
+        bench.desk.stop.check()
+        yield Tile(
+            read(bench.desk.reader, source, "source", first, (count, width), storage),
+            read(bench.output, codes, "codes", first, (count, width // 2), "|u1"),
+            read(bench.output, scales, "scales", first, (count, width // GROUP), "|u1"),
+        )
+
+
+def _checker(unit: Pack, amax: int, recorded: int, fact: GridFact | None) -> Callable[[Tile], Member]:
+    sense = unit.spelling.sense
+    if fact is not None:
+        multiplier = float_of(recorded) if sense == "multiplier" else np.float32(1.0) / float_of(recorded)
+        return lambda tile: _check_on_grid(unit, tile, recorded, multiplier)
+    encoding = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible)
+    if unit.arithmetic in RULES and unit.least_scale == 1:
+        return lambda tile: Member(
+            check_pack_tile(
+                tile.source, unit.dtype, tile.codes, tile.scales, recorded, sense, unit.arithmetic,
+                encoding_bits=encoding,
+            )
+        )  # fmt: skip
+    plain = expected_global(
+        "amax" if unit.arithmetic in SWEEPS else unit.arithmetic, unit.dtype, amax, reversible=unit.reversible
+    )
+    return lambda tile: _check_chosen(unit, tile, recorded, float_of(encoding), plain)
+
+
+def _measured(unit: Pack, tile: Tile, bits: int, sense: str) -> tuple[Tally, int]:
+    """The tally of a tile as written, and the largest magnitude of its source as storage bits."""
+    tally = measure_tile(tile.source, unit.dtype, tile.codes, tile.scales, bits, sense, None)[1]
+    magnitude = np.uint32(0x7FFFFFFF) if tile.source.dtype.itemsize == 4 else np.uint16(0x7FFF)
+    return tally, int((tile.source & magnitude).max())
+
+
+def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, plain_bits: int) -> Member:
+    """Scales of least error, or with a floor: no scale that is tried has less error; codes are those of the scales."""
+    rule, narrow = RULES.get(unit.arithmetic, kernels.AMAX_RULE), NARROW[unit.dtype]
+    words = words_of(tile.source, unit.dtype)
+    peaks = peaks_of(words)
+    scales = tile.scales.reshape(-1)
+    count = scales.size
+    bases = amax_scales(peaks, encoder, least=unit.least_scale, rule=rule, narrow=narrow)[:count]
+    wrong_codes = _nibbles(tile.codes.reshape(-1) ^ codes_under(words, scales, encoder, rule=rule))
+    if unit.arithmetic in SWEEPS:
+        from convertkit.checks.kernels_choice import count_worse
+
+        stretched = peaks * np.float32(1.5) if unit.arithmetic == "four-over-six" else peaks
+        others = amax_scales(stretched, encoder, least=unit.least_scale)[:count]
+        sweep = np.array([*SWEEPS[unit.arithmetic], unit.least_scale], np.int64)
+        values = words.view(np.float32)[: 16 * count]
+        wrong_scales = int(
+            count_worse(values, scales, bases.copy(), others.copy(), SCALE_VALUES, sweep, float(encoder))
+        )
+    else:
+        wrong_scales = int(np.count_nonzero(bases != scales))
+    tally, amax = _measured(unit, tile, recorded, unit.spelling.sense)
+    return Member(
+        PackTally(wrong_codes, wrong_scales, amax, tally), _by_amax(unit, tile, words, peaks, plain_bits, rule)
+    )
+
+
+def _by_amax(unit: Pack, tile: Tile, words: Any, peaks: Any, bits: int, rule: int) -> Tally:
+    """What plain amax would have lost."""
+    encoder = float_of(bits)
+    scales = amax_scales(peaks, encoder, rule=rule, narrow=NARROW[unit.dtype])[: tile.scales.size]
+    codes = codes_under(words, scales, encoder, rule=rule)
+    sense = SENSES.get(unit.arithmetic, "multiplier")
+    return measure_tile(tile.source, unit.dtype, codes, scales, bits, sense, None)[1]
+
+
+def _nibbles(difference: NDArray[np.uint8]) -> int:
+    return int(np.count_nonzero(difference & 15)) + int(np.count_nonzero(difference >> 4))
+
+
+def _check_on_grid(unit: Pack, tile: Tile, recorded: int, multiplier: np.float32) -> Member:
+    """Elements that do not expand to the bits of the source; blocks with any must be packed by amax."""
+    differs = stored_differences(
+        tile.source, tile.codes, tile.scales, exact_rounded_table(recorded, unit.spelling.sense, unit.dtype)
+    )
+    scales = tile.scales.reshape(-1)
+    off = differs.any(axis=1)
+    wrong_scales = int(np.count_nonzero((scales == 0) | (scales >= 0x7F)))
+    wrong_codes = 0
+    if off.any():
+        words = words_of(tile.source, unit.dtype)
+        bases = amax_scales(peaks_of(words), multiplier, least=unit.least_scale)[: scales.size]
+        wrong_scales += int(np.count_nonzero((bases != scales) & off))
+        wrong = (tile.codes.reshape(-1) ^ codes_under(words, bases, multiplier)).reshape(-1, 8)
+        wrong_codes = _nibbles(wrong[off & (bases == scales)])
+    tally, amax = _measured(unit, tile, recorded, unit.spelling.sense)
+    return Member(
+        PackTally(wrong_codes, wrong_scales, amax, tally),
+        None,
+        int(np.count_nonzero(differs)),
+        int(np.count_nonzero(off)),
+    )
+
+
+def _grid_faults(unit: Pack, fact: GridFact, details: list[PackedEvidence]) -> list[Finding]:
+    """A group on a grid has no differing element; one partly on it has as many other blocks as were found."""
+    promised = [item.blocks - item.on for item in fact.where] or [0] * len(details)
+    return [
+        _broken(
+            f"{item.module}.{unit.spelling.codes}",
+            f"expands to {item.differing} elements in {item.differing_blocks} blocks that are not those of its source",
+            differing=item.differing,
+        )
+        for item, blocks in zip(details, promised, strict=True)
+        if item.differing_blocks != blocks
+    ]

@@ -20,7 +20,7 @@ from convertkit.checks.expectations import layer_findings, layout_findings, plan
 from convertkit.checks.scan import scan_findings
 from convertkit.containers.reader import Reader
 from convertkit.convert.identify import Identity, identify
-from convertkit.dialects.coverage import Coverage, coverage_of, runtime_names
+from convertkit.dialects.coverage import Coverage, runtime_names
 from convertkit.dialects.linears import roles_of
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import global_scale_findings
@@ -57,7 +57,7 @@ def audit_written(
     ``expected`` are the tensors that a plan announced, compared exactly; drafters are also compared with the table
     of their layout. ``fuse`` adds fused groups. Global scales are read; with ``scan`` also block scales, codes and
     dense weights (bad values become errors). Codes: all of E_PACK_*, E_SCALE_*, E_QCONFIG*, E_LAYOUT_*,
-    E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE.
+    E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE, and N_ON_GRID or W_PART_GRID for dense linears on a grid.
     """
     if checkpoint.container == "gguf":
         from convertkit.checks.gguf_audit import audit_gguf
@@ -81,6 +81,9 @@ def audit_written(
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)
+            from convertkit.checks.grid_scan import grid_findings
+
+            findings += grid_findings(checkpoint, identity.linears, identity.layout, reader, fuse)
         reader.assert_unchanged()
     rows = tuple(_rows(checkpoint, identity))
     return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings))
@@ -132,7 +135,7 @@ def _value(bits: int) -> str:
 def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]]:
     """Packed linears by family, then all other tensors by family; one row per family, shape and dtype."""
     packed = identity.packed
-    coverage = None if identity.scheme is None else coverage_of(identity.scheme)
+    coverage = identity.coverage
     rename = runtime_names(identity.scheme, identity.layout) if identity.scheme is not None else str
     taken = {ref.spec.name for module in packed.values() for ref in module.refs}
     roles = roles_of([*(f"{module}.weight" for module in packed), *checkpoint.tensors], identity.layout)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("audit", epilog="Example: convertkit audit drafter-nvfp4 --scan")
 @folder_argument("src")
-@click.option("--scan", is_flag=True, help="Read all values too: bad block scales, NaN and infinity.")
+@click.option("--scan", is_flag=True, help="Read all values too: bad block scales, NaN and infinity, weights on a grid.")
 @click.option("--fuse", multiple=True, metavar="NAMES", help="One more fused group, such as 'a.{i}.to_q,a.{i}.to_k'.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write LOAD_SHAPE_AUDIT.json here.")
 @workers_option

@@ -1,4 +1,4 @@
-"""``convertkit inspect SRC [--tensors]``: what a checkpoint is and what is odd about it."""
+"""``convertkit inspect SRC [--tensors] [--scan]``: what a checkpoint is and what is odd about it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ SHOWN_NAMES = 6
 @click.command("inspect")
 @folder_argument("src")
 @click.option("--tensors", is_flag=True, help="List all tensors, grouped into families.")
+@click.option("--scan", is_flag=True, help="Read weights too: which of them lie on an NVFP4 grid?")
 @shared_options
-def command(src: Path, tensors: bool, shared: Shared) -> int:
-    """Tell what the checkpoint SRC is: a folder or a .safetensors file. Only headers and config are read."""
+def command(src: Path, tensors: bool, scan: bool, shared: Shared) -> int:
+    """Tell what the checkpoint SRC is: a folder or a .safetensors file. Only headers and config are read, but
+    with --scan.
+    """
     from convertkit.verbs.inspect import inspect
 
     def work(progress: object) -> Outcome:
-        document = inspect(src, tensors=tensors)
+        document = inspect(src, tensors=tensors, scan=scan)
         return Outcome(document, "\n".join(lines(document)))
 
     return run(shared, work)

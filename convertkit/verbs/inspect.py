@@ -14,6 +14,7 @@ from convertkit.dialects.linears import default_packed, roles_of
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.scheme import Scheme
 from convertkit.dtypes import BLOCK_TYPES
+from convertkit.errors import Finding
 from convertkit.layouts.rules import Family, families
 from convertkit.verbs.drafter_view import drafter_view
 
@@ -38,8 +39,10 @@ class _Share:
     size_bytes: int = 0
 
 
-def inspect(path: str | os.PathLike[str], *, tensors: bool = False) -> dict[str, Any]:
+def inspect(path: str | os.PathLike[str], *, tensors: bool = False, scan: bool = False) -> dict[str, Any]:
     """Describe a folder, a safetensors file or a GGUF as JSON values; with ``tensors`` also every family of tensors.
+
+    With ``scan`` the values of BF16 linears are read too, to tell which of them lie on an NVFP4 grid (in ``findings``).
 
     Parameters are counted as the model has them: a packed linear counts out x in, scales do not count.
     Raises ``ConvertError`` only where the container itself cannot be read; every other fault is in ``findings``.
@@ -74,7 +77,19 @@ def inspect(path: str | os.PathLike[str], *, tensors: bool = False) -> dict[str,
     document["parameters"] = sum(row["parameters"] for row in document["grids"])
     if tensors:
         document["families"] = _families(checkpoint, identity)
+    if scan:
+        document["findings"] += [item.as_json() for item in _grid_findings(checkpoint, identity)]
     return document
+
+
+def _grid_findings(checkpoint: Checkpoint, identity: Identity) -> list[Finding]:
+    from convertkit.checks.grid_scan import grid_findings  # brings the compiled kernels
+    from convertkit.containers.reader import Reader
+
+    if checkpoint.container == "gguf":
+        return []
+    with Reader(checkpoint) as reader:
+        return list(grid_findings(checkpoint, identity.linears, identity.layout, reader))
 
 
 def _scheme(scheme: Scheme | None) -> dict[str, Any] | None:

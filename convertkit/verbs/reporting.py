@@ -12,7 +12,6 @@ from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.verify import Evidence, ExpandedEvidence, RespelledEvidence
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.plan import Plan
 from convertkit.convert.stop import Stop
 from convertkit.convert.survey import Desk
 from convertkit.convert.tiles import Buffers, worker_count
@@ -30,6 +29,8 @@ from convertkit.release.rows import (
 )
 from convertkit.verbs.line import Case, Report, Reporter
 
+MAX_NAMED = 50
+"""Names kept in the data of one finding."""
 GATE, EXPANSION, AUDIT = "FIDELITY_GATE.json", "DEQUANT_REPORT.json", "LOAD_SHAPE_AUDIT.json"
 
 
@@ -75,7 +76,7 @@ def dequant_report(reference: Checkpoint | None = None, workers: int = 0) -> Rep
     def report(case: Case) -> Report:
         differing = {} if reference is None else _differing(reference, case, workers)
         rows = [row for item in case.evidence for row in _expansion_rows(case, item, differing, reference is not None)]
-        found = [] if reference is None else _against_findings(case.plan, differing)
+        found = [] if reference is None else _against_findings(differing)
         found.extend(_scale_notes(case.evidence))
         return report_of(EXPANSION, "dequant-report", case, rows, dequant_summary(rows), found)
 
@@ -145,7 +146,7 @@ def _scale_notes(evidence: Iterable[Evidence]) -> Iterable[Finding]:
             f"{sum(changed.values())} BF16 values differ when expanded exactly",
             tensor=(*lossy, *changed)[0],
             fix="stored bits are kept if the pack is made with --reversible-scale",
-            data={"lossy": lossy[:50], "changed_values": dict(list(changed.items())[:50])},
+            data={"lossy": lossy[:MAX_NAMED], "changed_values": dict(list(changed.items())[:MAX_NAMED])},
         )
 
 
@@ -167,18 +168,27 @@ def _differing(reference: Checkpoint, case: Case, workers: int) -> dict[str, int
     return differing
 
 
-def _against_findings(plan: Plan, differing: Mapping[str, int | None]) -> list[Finding]:
-    found = [
-        finding(
-            "E_AGAINST", "error", f"{count} elements differ from the reference", tensor=name, data={"differing": count}
-        )
-        for name, count in differing.items()
-        if count
-    ]
+def _against_findings(differing: Mapping[str, int | None]) -> list[Finding]:
+    """One finding for all that differs and one for all that the reference lacks; every count is in the rows."""
+    found = []
+    counts = {name: count for name, count in differing.items() if count}
     missing = [name for name, count in differing.items() if count is None]
-    found.extend(
-        finding("E_REFERENCE", "error", "the reference does not hold it in this shape", tensor=name) for name in missing
-    )
+    if counts:
+        worst = max(counts, key=lambda name: counts[name])
+        some = {name: counts[name] for name in [*counts][:MAX_NAMED]}
+        found.append(
+            finding(
+                "E_AGAINST",
+                "error",
+                f"{sum(counts.values())} elements of {len(counts)} tensors differ from the reference, most in {worst}",
+                tensor=next(iter(counts)),
+                fix="nothing is published; --report-dir DIR keeps the report with every count",
+                data={"differing": some},
+            )
+        )
+    if missing:
+        message = f"the reference does not hold {len(missing)} of the tensors in their shape"
+        found.append(finding("E_REFERENCE", "error", message, tensor=missing[0], data={"missing": missing[:MAX_NAMED]}))
     return found
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from convertkit.verbs.line import Options as Options
     from convertkit.verbs.manifest import manifest as manifest
     from convertkit.verbs.pack import pack_nvfp4 as pack_nvfp4
+    from convertkit.verbs.repair import repair as repair
     from convertkit.verbs.verify import verify as verify
 
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "inspect": "convertkit.verbs.inspect",
     "manifest": "convertkit.verbs.manifest",
     "pack_nvfp4": "convertkit.verbs.pack",
+    "repair": "convertkit.verbs.repair",
     "verify": "convertkit.verbs.verify",
 }
 

@@ -187,6 +187,13 @@ CODES: dict[str, Code] = {
     "W_CARD_STATES_SIZES": Code(0, "A copied card states sizes or digests of the source."),
     "W_RECIPROCAL": Code(0, "A global scale has no FP32 reciprocal that inverts back, so its stored bits are lost."),
     "N_DROPPED": Code(0, "A source tensor is left out of the output, for the stated reason."),
+    # repairs
+    "E_DUPLICATE_DIFFERS": Code(1, "Several files hold a tensor of one name with different bytes."),
+    "E_TIED_DIFFERS": Code(1, "A stored head is not equal to the embeddings, so it cannot be dropped."),
+    "W_INDEX_LOST": Code(0, "The old index listed tensors that no file holds."),
+    "W_CONFIG_SET": Code(0, "A config field was set to what the tensors show."),
+    "W_VALUES_CHANGED": Code(0, "A repair that was allowed to lose changes values; they are counted."),
+    "W_FUSED_SCALAR": Code(0, "A packed matrix is fused on disk with one scalar, where engines allocate one per part."),
     # changes in place
     "E_NOT_IN_PLACE": Code(5, "A file that is a link or of a cache, or has a second name, is not changed in place."),
     "E_EDIT_UNFINISHED": Code(3, "A change in place was interrupted; `fix-keys --in-place` brings it to an end."),

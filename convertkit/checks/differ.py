@@ -31,7 +31,8 @@ STORED = "BF16"
 class Difference:
     """What differs in one weight. ``first`` is the flat index of the first differing element; ``largest`` the largest
     difference of values (None if they are not floats). ``codes`` and ``scales`` count differing bytes of planes where
-    both sides are packed; ``stored`` is the dtype that planes were rounded to, if they were."""
+    both sides are packed; ``stored`` is the dtype that planes were rounded to, if they were. ``nibbles_swapped``: the
+    codes are equal once the two nibbles of every byte are exchanged."""
 
     elements: int
     differing: int
@@ -40,6 +41,7 @@ class Difference:
     codes: int | None = None
     scales: int | None = None
     stored: str | None = None
+    nibbles_swapped: bool = False
 
     @property
     def is_none(self) -> bool:
@@ -122,9 +124,26 @@ def _planes(
     if codes.is_none and scales.is_none and same:
         return Difference(mine.elements, 0, None, 0.0, 0, 0)
     values = _values(desks, mine, yours, STORED)
+    swapped = bool(codes.differing) and _are_swapped(desks, left.codes, right.codes)
     return Difference(
-        mine.elements, values.differing, values.first, values.largest, codes.differing, scales.differing, STORED
+        mine.elements,
+        values.differing,
+        values.first,
+        values.largest,
+        codes.differing,
+        scales.differing,
+        STORED,
+        swapped,
     )
+
+
+def _are_swapped(desks: tuple[Desk, Desk], left: TensorRef, right: TensorRef) -> bool:
+    """Whether the codes of one side are those of the other with exchanged nibbles (even column in the high one)."""
+    for offset, length in byte_chunks(left.size_bytes):
+        one, two = _chunk(desks[0], left, offset, length), _chunk(desks[1], right, offset, length)
+        if not np.array_equal(one >> 4 | one << 4, two):
+            return False
+    return True
 
 
 def _scalar(desk: Desk, packed: PackedModule) -> int:

@@ -120,6 +120,10 @@ def _verifier_elsewhere(kind: type) -> Callable[[Bench, Any], tuple[Any, Any]]:
 
     if kind in DRAFTER_VERIFIERS:
         return DRAFTER_VERIFIERS[kind]
+    from convertkit.checks.surgery import SURGERY_VERIFIERS
+
+    if kind in SURGERY_VERIFIERS:
+        return SURGERY_VERIFIERS[kind]
     from convertkit.checks.gguf import GGUF_VERIFIERS
 
     return GGUF_VERIFIERS[kind]

@@ -57,6 +57,9 @@ def _parts(document: Mapping[str, Any]) -> Iterator[str]:
             [_value_row(row) for row in document["values"]],
             (1, 2, 4, 5, 6),
         )
+    swapped = sum(row["nibbles_swapped"] for row in document["values"])
+    if swapped:
+        yield f"{count_text(swapped, 'weight')} would be equal with nibbles exchanged: repair --swap-nibbles"
     if document["config"]:
         rows = [(f"{row['file']}: {row['key']}", *(_cell(row, side) for side in "ab")) for row in document["config"]]
         yield _shown(("config", "A", "B"), rows, ())

@@ -11,7 +11,7 @@ import click
 from convertkit.cli.common import shared_options
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, size_text, table
-from convertkit.cli.writing import outcome, writing_options
+from convertkit.cli.writing import outcome, refuse_shard_size, writing_options
 
 EXAMPLES = "Example: convertkit fix-keys broken fixed --rename 'model.language_model.visual.{rest}=model.visual.{rest}'"
 MAX_ROWS = 12
@@ -62,6 +62,7 @@ def command(
         raise click.UsageError("Missing argument 'SOURCE'.")
     if recover and undo:
         raise click.UsageError("--recover and --undo exclude each other.")
+    refuse_shard_size("fix-keys keeps the files as they are; repair --shard SIZE cuts them anew.")
     from convertkit.verbs.fix_keys import fix_keys
 
     return run(

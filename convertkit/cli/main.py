@@ -50,6 +50,7 @@ COMMANDS: dict[str, Row] = {
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),
     "diff": Row("convertkit.cli.diff", "Show how two checkpoints differ."),
     "fix-keys": Row("convertkit.cli.fix_keys", "Rename tensors, in a new output or in place."),
+    "repair": Row("convertkit.cli.repair", "Repair scales, index, config, shards and layout."),
     "manifest": Row("convertkit.cli.manifest", "Write MANIFEST.json and SHA256SUMS for a folder."),
     "verify": Row("convertkit.cli.verify", "Verify a folder against its manifest."),
     "formats": Row("convertkit.cli.formats", "List the formats that can be converted to."),

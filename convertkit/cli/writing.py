@@ -84,6 +84,13 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
     return wrapped
 
 
+def refuse_shard_size(why: str) -> None:
+    """Usage error if ``--max-shard-size`` was given to a command that decides about files otherwise."""
+    source = click.get_current_context().get_parameter_source("max_shard_bytes")
+    if source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--max-shard-size does not apply: {why}")
+
+
 def outcome(made: Result | DryRun, what: str) -> Outcome:
     """Text and JSON of a finished run or of a plan. ``what`` is the verb's own line about the output."""
     return _planned(made) if isinstance(made, DryRun) else _done(made, what)

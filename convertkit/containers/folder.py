@@ -84,7 +84,7 @@ def open_any(path: str | os.PathLike[str]) -> Checkpoint:
     if root.name.endswith(GGUF_SUFFIX):
         model = open_gguf(root.parent, root.name)
         return Checkpoint(root.parent, "gguf", model.files, model.tensors, is_file=True, metadata=model.metadata)
-    file, header = _open_file(root.parent, root.name)
+    file, header = open_weights(root.parent, root.name)
     return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings, is_file=True)
 
 
@@ -98,7 +98,8 @@ def _refuse_unfinished(folder: Path) -> None:
         )
 
 
-def _open_file(root: Path, name: str) -> tuple[WeightFile, Header]:
+def open_weights(root: Path, name: str) -> tuple[WeightFile, Header]:
+    """One weight file and its header. Raises as ``read_header`` and ``open_regular``."""
     fd = open_regular(root, name)
     try:
         header = read_header(fd, name)
@@ -115,10 +116,10 @@ def _open_folder(root: Path) -> Checkpoint:
     models = first_parts([name for name in names if name.endswith(GGUF_SUFFIX)])
     if models and not any(name.endswith((WEIGHTS, INDEX_SUFFIX)) for name in names):
         return _open_gguf_folder(root, names, models)
-    config = _config(root, names)
-    quant_config = _json_object(root, QUANT_CONFIG) if QUANT_CONFIG in names else {}
+    config = read_config(root, names)
+    quant_config = json_object(root, QUANT_CONFIG) if QUANT_CONFIG in names else {}
     files, tensors, findings = _weights(root, names)
-    side_files, skipped = _sort_side_files(root, names, {file.name for file in files})
+    side_files, skipped = sort_side_files(root, names, {file.name for file in files})
     if CONFIG not in names:
         findings.append(finding("W_NO_CONFIG", "warning", "no config.json", file=CONFIG))
     return Checkpoint(
@@ -131,24 +132,25 @@ def _open_gguf_folder(root: Path, names: list[str], models: list[str]) -> Checkp
     if len(models) > 1:
         raise no_single_model(models)
     model = open_gguf(root, models[0])
-    side_files, skipped = _sort_side_files(root, names, {file.name for file in model.files})
+    side_files, skipped = sort_side_files(root, names, {file.name for file in model.files})
     return Checkpoint(
         root, "gguf", model.files, model.tensors, side_files=side_files, skipped=skipped, metadata=model.metadata
     )
 
 
-def _json_object(root: Path, name: str) -> dict[str, Any]:
+def json_object(root: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises E_JSON for anything else."""
     value = parse_json(read_small(root, name), name)
     if not isinstance(value, dict):
         raise refusal("E_JSON", "the file does not hold a JSON object", file=name)
     return value
 
 
-def _config(root: Path, names: list[str]) -> dict[str, Any]:
+def read_config(root: Path, names: list[str]) -> dict[str, Any]:
     """``config.json`` with the few fields checked that everything else relies on."""
     if CONFIG not in names:
         return {}
-    config = _json_object(root, CONFIG)
+    config = json_object(root, CONFIG)
     faults: list[Finding] = []
     for scope in (config, config.get("text_config"), config.get("transformer_layer_config")):
         if isinstance(scope, dict):
@@ -189,7 +191,7 @@ def _weights(root: Path, names: list[str]) -> tuple[list[WeightFile], dict[str, 
             file=weights[1],
             fix="remove what does not belong to the model, or restore its index",
         )
-    file, header = _open_file(root, weights[0])
+    file, header = open_weights(root, weights[0])
     return [file], dict(header.tensors), list(header.findings)
 
 
@@ -216,7 +218,7 @@ def _indexed(
     root: Path, index: str, weights: list[str]
 ) -> tuple[list[WeightFile], dict[str, TensorRef], list[Finding]]:
     """All shards that the index names, each checked against it."""
-    document = _json_object(root, index)
+    document = json_object(root, index)
     weight_map = _weight_map(document, index)
     shards = sorted(set(weight_map.values()))
     single = index.removesuffix(".index.json")
@@ -233,7 +235,7 @@ def _indexed(
     faults: list[Finding] = []
     for shard in shards:
         try:
-            file, header = _open_file(root, shard)
+            file, header = open_weights(root, shard)
         except ConvertError as error:
             faults.extend(_missing_shard(error, shard))
             continue
@@ -334,7 +336,7 @@ def _index_notes(
             )
 
 
-def _sort_side_files(root: Path, names: list[str], used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def sort_side_files(root: Path, names: list[str], used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Names that travel, and the others with the reason why not."""
     side: list[str] = []
     skipped: dict[str, str] = {}

@@ -92,7 +92,8 @@ class Plan:
 @dataclass(frozen=True)
 class Draft:
     """What a planner decides; ``settle`` turns it into a plan. ``files`` are the weight files where the planner has
-    decided those too (it keeps the source's), otherwise the tensors are distributed."""
+    decided those too (it keeps the source's), otherwise the tensors are distributed. ``metadata`` goes into every
+    header."""
 
     verb: str
     parameters: Mapping[str, Any]
@@ -101,6 +102,7 @@ class Draft:
     documents: Mapping[str, bytes] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
     files: Sequence[PlannedFile] = ()
+    metadata: Mapping[str, str] = field(default_factory=lambda: METADATA)
 
 
 def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHARD_BYTES, slack_bytes: int = 0) -> Plan:
@@ -110,7 +112,7 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
     """
     units = tuple(sorted(draft.units, key=lambda unit: (natural_key(unit.bundle), natural_key(unit.key))))
     _check_accounts(source, units, draft.drops)
-    files, file_of = _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes)
+    files, file_of = _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes, draft.metadata)
     documents = dict(draft.documents)
     documents.update(_index(files, file_of))
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
@@ -156,7 +158,7 @@ def _check_accounts(source: Checkpoint, units: Iterable[Unit], drops: Iterable[D
 
 
 def _distribute(
-    units: Sequence[Unit], max_shard_bytes: int, slack_bytes: int
+    units: Sequence[Unit], max_shard_bytes: int, slack_bytes: int, metadata: Mapping[str, str]
 ) -> tuple[tuple[PlannedFile, ...], dict[str, str]]:
     """Fill shards in the natural order of bundles; a bundle's tensors stay together."""
     shards: list[list[TensorSpec]] = [[]]
@@ -174,7 +176,7 @@ def _distribute(
         [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
     )
     files = tuple(
-        PlannedFile(name, encode_header(specs, METADATA, slack_bytes))
+        PlannedFile(name, encode_header(specs, metadata, slack_bytes))
         for name, specs in zip(names, shards, strict=True)
     )
     return files, {spec.name: file.name for file in files for spec in file.header.order}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,7 @@ def work_out(source: Checkpoint, rules: Sequence[RenameRule], *, each: bool) -> 
             (CONFIG, dict(source.config), config.config),
             (QUANT_CONFIG, dict(source.quant_config), config.quant_config),
         )
-        if before
+        if before or (name == CONFIG and has_config(source))
     }
     return Rename(renaming, config, documents)
 
@@ -70,6 +71,11 @@ def _idle(idle: Sequence[RenameRule], source: Checkpoint) -> ConvertError:
         finding("E_PATTERN_EMPTY", "error", f"the rule '{rule}' fits no tensor name and no config entry", fix=fix)
         for rule in idle
     )
+
+
+def has_config(source: Checkpoint) -> bool:
+    """Whether a ``config.json``, perhaps an empty object, belongs to the source."""
+    return not source.is_file and os.path.lexists(source.root / CONFIG)
 
 
 def logical_forms(checkpoint: Checkpoint) -> dict[str, Form | None]:

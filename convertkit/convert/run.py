@@ -255,6 +255,10 @@ def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
 
     if kind in SURGERY_RUNNERS:
         return SURGERY_RUNNERS[kind]
+    from convertkit.convert.surgery_run import SURGERY_RUNNERS
+
+    if kind in SURGERY_RUNNERS:
+        return SURGERY_RUNNERS[kind]
     from convertkit.convert.gguf_run import GGUF_RUNNERS
 
     return GGUF_RUNNERS[kind]

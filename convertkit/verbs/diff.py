@@ -208,6 +208,7 @@ def _row(pair: tuple[Weight, Weight], found: Difference) -> Row:
         "codes": found.codes,
         "scales": found.scales,
         "rounded_to": found.stored,
+        "nibbles_swapped": found.nibbles_swapped,
     }
 
 

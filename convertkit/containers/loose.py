@@ -1,0 +1,90 @@
+"""Opening a folder of safetensors whose index is wrong or missing: by the headers of its files alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from convertkit.checkpoint import Checkpoint, TensorRef, WeightFile
+from convertkit.containers.folder import (
+    CONFIG,
+    INDEX_SUFFIX,
+    QUANT_CONFIG,
+    WEIGHTS,
+    json_object,
+    open_weights,
+    read_config,
+    sort_side_files,
+)
+from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+
+MAX_FAULTS = 20
+
+
+@dataclass(frozen=True)
+class Loose:
+    """The checkpoint with each name once (the first file that has it), and all places of the names that have
+    several. ``lost`` are names that the index lists and no file holds."""
+
+    checkpoint: Checkpoint
+    repeated: Mapping[str, tuple[TensorRef, ...]]
+    lost: tuple[str, ...]
+
+
+def open_loose(root: Path) -> Loose:
+    """Open every weight file of a folder. Raises ``ConvertError``: E_NO_WEIGHTS, E_SHARD_MISSING (names of shards
+    promise others), and the faults of headers, which no index can cure."""
+    names = sorted(os.listdir(root))
+    weights = [name for name in names if name.endswith(WEIGHTS)]
+    if not weights:
+        raise refusal("E_NO_WEIGHTS", "no weights in this folder", fix="name the folder that holds the weights")
+    _refuse_gaps(weights)
+    files: list[WeightFile] = []
+    tensors: dict[str, TensorRef] = {}
+    places: dict[str, list[TensorRef]] = {}
+    findings: list[Finding] = []
+    for name in weights:
+        file, header = open_weights(root, name)
+        files.append(file)
+        findings.extend(header.findings)
+        for tensor, ref in header.tensors.items():
+            places.setdefault(tensor, []).append(ref)
+            tensors.setdefault(tensor, ref)
+    side_files, skipped = sort_side_files(root, names, set(weights))
+    quant = json_object(root, QUANT_CONFIG) if QUANT_CONFIG in names else {}
+    checkpoint = Checkpoint(
+        root, "safetensors", tuple(files), tensors, read_config(root, names) if CONFIG in names else {}, quant,
+        side_files, skipped, tuple(findings),
+    )  # fmt: skip
+    repeated = {tensor: tuple(refs) for tensor, refs in places.items() if len(refs) > 1}
+    return Loose(checkpoint, repeated, tuple(_lost(root, names, tensors)))
+
+
+def _lost(root: Path, names: Iterable[str], tensors: Mapping[str, TensorRef]) -> list[str]:
+    listed: set[str] = set()
+    for name in names:
+        if name.endswith(INDEX_SUFFIX):
+            weight_map = json_object(root, name).get("weight_map")
+            listed.update(weight_map if isinstance(weight_map, dict) else ())
+    return sorted(listed - tensors.keys())
+
+
+def _refuse_gaps(weights: list[str]) -> None:
+    """Shards that the names of others promise (``…-00001-of-00003``) cannot be made up."""
+    faults = []
+    for name in weights:
+        stem, of, count = name.removesuffix(WEIGHTS).rpartition("-of-")
+        head, dash, number = stem.rpartition("-")
+        if not (of and dash and len(count) == len(number) == 5 and (count + number).isdecimal()):
+            continue
+        for other in range(1, int(count) + 1):
+            promised = f"{head}-{other:05d}-of-{count}{WEIGHTS}"
+            if promised not in weights:
+                faults.append(
+                    finding("E_SHARD_MISSING", "error", "the names of other shards promise it", file=shown(promised),
+                            fix="fetch the missing shard")
+                )  # fmt: skip
+    if faults:
+        raise ConvertError(faults[:MAX_FAULTS])

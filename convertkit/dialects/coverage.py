@@ -7,7 +7,7 @@ engines allocate what the config says and then fail, or worse do not, when the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.dialects.linears import fused_alias, roles_of
@@ -86,8 +86,15 @@ class Coverage:
     ignore: NameSet
     linear: bool
     sure: bool
+    known: dict[str, bool | None] = field(default_factory=dict)
+    """Answers already given: a model of 30,000 packed linears is asked twice."""
 
     def covers(self, module: str) -> bool | None:
+        if module not in self.known:
+            self.known[module] = self._asked(module)
+        return self.known[module]
+
+    def _asked(self, module: str) -> bool | None:
         names = spellings_of(module)
         ignored = self.ignore.meets(names)
         targeted = self.targets.meets(names)
@@ -116,12 +123,13 @@ def coherence_findings(
     others: Iterable[str],
     layout: Layout,
     severity: Severity = "error",
+    coverage: Coverage | None = None,
 ) -> tuple[Finding, ...]:
     """Contradictions between config and tensors. ``dense`` are dense linears, ``others`` further module names.
 
     ``severity`` error gives E_QCONFIG_MISMATCH, warning gives W_QCONFIG_MISMATCH (the tensors are believed).
     """
-    coverage, renamed = coverage_of(scheme), runtime_names(scheme, layout)
+    coverage, renamed = coverage or coverage_of(scheme), runtime_names(scheme, layout)
     packed = tuple(packed)
     uncovered = [module for module in packed if coverage.covers(renamed(module)) is False]
     overdone = [module for module in dense if coverage.covers(renamed(module)) is True]

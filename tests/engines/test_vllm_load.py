@@ -118,10 +118,11 @@ def test_whole_drafters_load(name: str) -> None:
 
 
 def test_every_rule_has_a_source() -> None:
-    named = {
-        item.rule for name in CASES for item in (*loaded(name).refusals, *loaded(name).wrongs, *loaded(name).notes)
-    }
-    named |= {item.parameter.rule for name in CASES for item in loaded(name).parameters if item.parameter.rule}
+    loads = [loaded(name) for name in CASES]
+    named = {item.rule for load in loads for item in load.refusals}
+    named |= {item.rule for load in loads for item in load.wrongs}
+    named |= {item.rule for load in loads for item in load.notes}
+    named |= {item.parameter.rule for load in loads for item in load.parameters if item.parameter.rule}
     assert named <= set(RULES)
     assert all(RULES[name].source.file for name in named)
 

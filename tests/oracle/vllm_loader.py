@@ -10,6 +10,8 @@ pattern afterwards was filled by nothing. The target is a stub that holds an emb
 CPU cannot answer: whether Marlin is supported, Marlin's own repacking, and the choice of a runner by Triton.
 """
 
+# mypy: disable-error-code="import-not-found,union-attr,operator"
+
 from __future__ import annotations
 
 import copy

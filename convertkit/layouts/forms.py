@@ -36,6 +36,9 @@ FORMS: Mapping[str, Form] = {
 """Formats that convertkit writes. The class names are those that the packages save (DeepSpec and vLLM 0.33 call
 DSpark ``Qwen3DSparkModel``; vLLM and SGLang call a Llama-shaped EAGLE-3 ``LlamaForCausalLMEagle3``)."""
 
+ANCHORS = 512
+"""Blocks per training sample that DeepSpec's class insists on knowing; speculators' default. Engines ignore it."""
+
 QWEN_EAGLE = "Eagle3Qwen3ForCausalLM"
 """What vLLM 0.33 calls an EAGLE-3 whose layers are Qwen3's."""
 
@@ -152,6 +155,8 @@ def write_config(layout: str, carried: Carried, spec: DrafterSpec, verifier: Ver
         architecture = QWEN_EAGLE if layout == "eagle3" and spec.backbone == "qwen3" else form.architecture
         config: dict[str, Any] = {"architectures": [architecture], **carried.rest, **body}
         config["tie_word_embeddings"] = False
+        if layout == "dspark":
+            config.setdefault("num_anchors", ANCHORS)
     else:
         assert verifier is not None
         if spec.algorithm == "eagle3" and spec.taps is not None and len(spec.taps) != 3:

@@ -58,8 +58,8 @@ def speculator(config: dict[str, Any]) -> Any:
 
 
 def load(folder: Path) -> Any:
-    """A converted speculators drafter in its class: no name unexpected, none missing but what the target lends."""
-    model = speculator(config_of(folder)).to(torch.bfloat16)
+    """A converted drafter in its class, in FP32: no name unexpected, none missing but what the target lends."""
+    model = speculator(config_of(folder))
     tensors = importlib.import_module("safetensors.torch").load_file(folder / "model.safetensors")
     result = model.load_state_dict(tensors, strict=False)
     assert result.unexpected_keys == []
@@ -143,7 +143,7 @@ def test_a_dspark_computes_the_same_after_a_round_trip(words: int, tmp_path: Pat
     big = target(tmp_path / "t")
     to_dspark(source, tmp_path / "b", target_model=big)
     to_speculators(tmp_path / "b", tmp_path / "c", target_model=big, **ID)
-    first, second = load(source).float(), load(tmp_path / "c").float()
+    first, second = load(source), load(tmp_path / "c")
     hidden = torch.randn(1, 8, 64, generator=torch.Generator().manual_seed(1))
     tokens = torch.arange(8)[None]
     for model in (first, second):
@@ -207,6 +207,11 @@ def run_speculators(model: Any) -> Any:
         return model.norm(noise)
 
 
+def apart(one: Any, other: Any) -> float:
+    """The largest difference, in units of the largest output."""
+    return float((one - other).abs().max() / one.abs().max())
+
+
 def zlab_model(folder: Path) -> Any:
     module = pytest.importorskip("dflash.model")
     name = config_of(folder)["architectures"][0]
@@ -228,22 +233,26 @@ def sources() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("layout", "config"), list(sources()))
 def test_a_drafter_computes_the_same_in_both_projects(layout: str, config: dict[str, Any], tmp_path: Path) -> None:
-    """z-lab's class before, speculators' class after, z-lab's class after the way back: FP32, tolerance 2e-5."""
+    """z-lab's class before, speculators' class after, z-lab's class after the way back: FP32. The two attend
+    by different kernels, hence 5e-5 of the largest output."""
     source = drafter(tmp_path / "a", layout, config)
     big = target(tmp_path / "t")
     to_speculators(source, tmp_path / "b", target_model=big, **ID)
     to_dflash(tmp_path / "b", tmp_path / "c", target_model=big)
     first, last = run_zlab(zlab_model(source)), run_zlab(zlab_model(tmp_path / "c"))
     assert torch.equal(first, last)
-    middle = run_speculators(load(tmp_path / "b").float())
-    assert float((first - middle).abs().max()) < 2e-5
-    assert float(first.abs().max()) > 0.1
+    middle = run_speculators(load(tmp_path / "b"))
+    assert apart(first, middle) < 5e-5
 
 
-def test_causality_matters_to_the_comparison(tmp_path: Path) -> None:
-    """The comparison above sees a causality that is lost."""
+def test_causality_and_rope_matter_to_the_comparison(tmp_path: Path) -> None:
+    """The comparison above sees a causality that is lost, and one frequency that is a hundredth off."""
     source = drafter(tmp_path / "a", "dflash", zlab(**{**SLIDING3, "sliding_window": 64}, is_causal=False))
     to_speculators(source, tmp_path / "b", target_model=target(tmp_path / "t"), **ID)
-    model = load(tmp_path / "b").float()
+    model = load(tmp_path / "b")
+    first = run_zlab(zlab_model(source))
     model.sliding_window_non_causal = False
-    assert float((run_zlab(zlab_model(source)) - run_speculators(model)).abs().max()) > 1e-3
+    assert apart(first, run_speculators(model)) > 1e-2
+    model.sliding_window_non_causal = True
+    model.rotary_emb.inv_freq[1] *= 1.01
+    assert apart(first, run_speculators(model)) > 5e-4

@@ -7,6 +7,7 @@ go on returns findings. Codes, their exit status and their meaning are rows of `
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,14 @@ Severity = Literal["error", "warning", "note"]
 MAX_SHOWN = 120
 """Names from a file are cut at this many characters in messages."""
 
+MAX_MESSAGE = 2_000
+"""Messages that quote what a file says are cut at this many characters."""
+
+MAX_FAULTS = 50
+"""Faults of one kind of thing in one file that are listed; a file that is something else altogether has millions."""
+
+_UNSAFE_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
 
 def shown(name: object) -> str:
     """A name from an untrusted file as safe text: control, bidi and surrogate characters escaped, cut."""
@@ -28,6 +37,12 @@ def shown(name: object) -> str:
         for ch in text[: MAX_SHOWN + 1]
     )
     return safe if len(text) <= MAX_SHOWN else safe[:MAX_SHOWN] + "…"
+
+
+def plain(message: str) -> str:
+    """A message as one safe line: characters that steer a terminal are escaped, what is very long is cut."""
+    text = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
+    return _UNSAFE_TEXT.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,7 @@ def finding(
     """A finding with its place spelled as keywords. The code must be a row of ``CODES``."""
     if code not in CODES:
         raise KeyError(f"finding code {code} is not in codes.CODES")
-    return Finding(code, severity, message, Where(file, tensor, key, offset), fix, data or {})
+    return Finding(code, severity, plain(message), Where(file, tensor, key, offset), plain(fix), data or {})
 
 
 class ConvertError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from convertkit.checkpoint import Checkpoint, TensorRef, WeightFile
 from convertkit.containers.files import open_regular, read_small, stamp_of
 from convertkit.containers.gguf_parts import SUFFIX as GGUF_SUFFIX
 from convertkit.containers.gguf_parts import first_parts, no_single_model, open_gguf
-from convertkit.containers.safetensors import Header, read_header
+from convertkit.containers.safetensors import UNSAFE_IN_NAMES, Header, read_header
 from convertkit.containers.strict_json import parse_json
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.errors import MAX_FAULTS, ConvertError, Finding, finding, refusal, shown
 
 CONFIG = "config.json"
 QUANT_CONFIG = "hf_quant_config.json"
@@ -41,6 +42,9 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
 """Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
 
 PLAIN_NAME = re.compile(r"[^/\\:\x00-\x1f~]+\.safetensors")
+MAX_DIMENSION = 1 << 31
+MAX_LAYERS = 10_000
+"""Layers are counted one by one when names are expected; no model has a tenth of these."""
 INTEGER_FIELDS = (
     "hidden_size",
     "intermediate_size",
@@ -54,6 +58,8 @@ INTEGER_FIELDS = (
     "draft_vocab_size",
     "num_experts",
 )
+SCOPES = ("text_config", "transformer_layer_config", "dflash_config", "eagle_config")
+"""Nested configs in which the fields above may stand."""
 MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -99,7 +105,10 @@ def _refuse_unfinished(folder: Path) -> None:
 
 
 def open_weights(root: Path, name: str) -> tuple[WeightFile, Header]:
-    """One weight file and its header. Raises as ``read_header`` and ``open_regular``."""
+    """One weight file and its header. Raises E_NAME_UNSAFE, and as ``read_header`` and ``open_regular``."""
+    if UNSAFE_IN_NAMES.search(name) or "\\" in name or re.match("[A-Za-z]:", name):
+        raise refusal("E_NAME_UNSAFE", "no report or manifest could state this file name", file=name,
+                      fix="rename the file")  # fmt: skip
     fd = open_regular(root, name)
     try:
         header = read_header(fd, name)
@@ -152,7 +161,7 @@ def read_config(root: Path, names: list[str]) -> dict[str, Any]:
         return {}
     config = json_object(root, CONFIG)
     faults: list[Finding] = []
-    for scope in (config, config.get("text_config"), config.get("transformer_layer_config")):
+    for scope in (config, *(config.get(section) for section in SCOPES)):
         if isinstance(scope, dict):
             faults.extend(_config_faults(scope))
     if faults:
@@ -165,6 +174,8 @@ def _config_faults(scope: Mapping[str, Any]) -> Iterable[Finding]:
         value = scope.get(key)
         if value is not None and (type(value) is not int or value < 0):
             yield finding("E_CONFIG", "error", f"'{key}' is not a whole number", file=CONFIG, key=key)
+        elif value is not None and value > (most := MAX_LAYERS if key.endswith("layers") else MAX_DIMENSION):
+            yield finding("E_CONFIG", "error", f"'{key}' is more than {most:,}", file=CONFIG, key=key)
     model_type = scope.get("model_type")
     if model_type is not None and not (isinstance(model_type, str) and MODEL_TYPE.fullmatch(model_type)):
         yield finding("E_CONFIG", "error", "'model_type' is not a plain name", file=CONFIG, key="model_type")
@@ -234,6 +245,8 @@ def _indexed(
     findings: list[Finding] = []
     faults: list[Finding] = []
     for shard in shards:
+        if len(faults) >= MAX_FAULTS:
+            break
         try:
             file, header = open_weights(root, shard)
         except ConvertError as error:
@@ -241,18 +254,18 @@ def _indexed(
             continue
         files.append(file)
         findings.extend(header.findings)
-        faults.extend(_shard_faults(header.tensors, weight_map, shard))
+        faults.extend(islice(_shard_faults(header.tensors, weight_map, shard), MAX_FAULTS))
         tensors.update((name, ref) for name, ref in header.tensors.items() if weight_map.get(name) == shard)
     found = set(shards) if not faults else set()
+    lacking = ((name, shard) for name, shard in weight_map.items() if shard in found and name not in tensors)
     faults.extend(
         finding(
             "E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name
         )
-        for name, shard in weight_map.items()
-        if shard in found and name not in tensors
+        for name, shard in islice(lacking, MAX_FAULTS)
     )
     if faults:
-        raise ConvertError(faults)
+        raise ConvertError(faults[:MAX_FAULTS])
     findings.extend(_index_notes(document, index, tensors, weights, shards))
     return files, tensors, findings
 
@@ -289,6 +302,8 @@ def _weight_map(document: dict[str, Any], index: str) -> dict[str, str]:
                     fix="name a .safetensors file beside the index",
                 )
             )
+        if len(faults) == MAX_FAULTS:
+            break
     if faults:
         raise ConvertError(faults)
     folded: dict[str, str] = {}

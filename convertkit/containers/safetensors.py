@@ -18,7 +18,7 @@ from convertkit.checkpoint import TensorRef, TensorSpec
 from convertkit.containers.files import read_exactly
 from convertkit.containers.strict_json import Duplicate, paused_gc, unique_pairs
 from convertkit.dtypes import DTYPES
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.errors import MAX_FAULTS, ConvertError, Finding, finding, refusal, shown
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 1 << 20
@@ -70,7 +70,7 @@ def read_header(fd: int, name: str) -> Header:
     """Read and check the header of an open file called ``name`` in errors. No payload byte is read.
 
     Every byte of the file must be header or belong to exactly one tensor. Raises ``ConvertError`` with an
-    ``E_ST_*`` code; faults of several tensors are reported together.
+    ``E_ST_*`` code; faults of several tensors are reported together, the first ``MAX_FAULTS`` of them.
     """
     size = os.fstat(fd).st_size
     length = _header_length(fd, size, name)
@@ -147,6 +147,8 @@ def _check_entries(entries: dict[str, Any], name: str, data_start: int, data_byt
         fault = _name_fault(tensor) or _entry_fault(entry, data_bytes)
         if fault is not None:
             faults.append(finding(fault[0], "error", fault[1], file=name, tensor=tensor))
+            if len(faults) == MAX_FAULTS:
+                break
             continue
         begin, end = entry["data_offsets"]
         spans.append((begin, end, tensor, TensorSpec(tensor, entry["dtype"], tuple(entry["shape"]))))

@@ -1,13 +1,14 @@
 """JSON from checkpoints, read strictly, and the one spelling of JSON that convertkit writes.
 
 Python's parser lets through what two readers would understand differently: duplicate keys, ``NaN``,
-numbers that overflow to infinity, other encodings. All of that is refused here.
+numbers that overflow to infinity, halves of surrogate pairs, other encodings. All of that is refused here.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,12 @@ from convertkit.errors import refusal, shown
 
 MAX_DEPTH = 64
 """Nesting that no real config needs; deeper files are refused before anything recurses over them."""
+
+MAX_INTEGER = 10**100
+"""Integers beyond are refused: nothing is counted in them, and sums of their digits take ever longer."""
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Duplicate:
@@ -55,8 +62,8 @@ def unique_pairs(pairs: list[tuple[str, Any]]) -> Any:
 def parse_json(data: bytes, file: str) -> Any:
     """The value in ``data``; ``file`` names it in errors.
 
-    Raises ``ConvertError`` with ``E_JSON`` (not UTF-8, not JSON, too deep, a number that is not finite or has
-    thousands of digits) or ``E_JSON_DUP_KEY``.
+    Raises ``ConvertError`` with ``E_JSON`` (not UTF-8, not JSON, too deep, a number that is not finite or has more
+    than a hundred digits, text that no UTF-8 file can hold) or ``E_JSON_DUP_KEY``.
     """
     try:
         text = data.decode("utf-8")
@@ -69,12 +76,12 @@ def parse_json(data: bytes, file: str) -> Any:
         raise refusal("E_JSON", f"nested deeper than {MAX_DEPTH} levels", file=file) from None
     except ValueError as error:
         raise refusal("E_JSON", f"not JSON: {shown(error)}", file=file, fix="restore the original file") from None
-    _check(value, file)
+    _check(value, file, SURROGATE_ESCAPE.search(text) is not None)
     return value
 
 
-def _check(root: Any, file: str) -> None:
-    """Refuse duplicates, non-finite numbers and depth, without recursion."""
+def _check(root: Any, file: str, escapes: bool) -> None:
+    """Refuse duplicates, numbers out of range and depth, without recursion; with ``escapes`` also lone surrogates."""
     stack: list[tuple[Any, str, int]] = [(root, "", 0)]
     while stack:
         value, key, depth = stack.pop()
@@ -88,6 +95,10 @@ def _check(root: Any, file: str) -> None:
             )
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             raise refusal("E_JSON", f"number of key '{shown(key)}' is not finite", file=file, key=key)
+        if type(value) is int and abs(value) > MAX_INTEGER:
+            raise refusal("E_JSON", f"number of key '{shown(key)}' has more than 100 digits", file=file, key=key)
+        if escapes and any(SURROGATE.search(text) for text in (key, value) if isinstance(text, str)):
+            raise refusal("E_JSON", "a text holds half of a surrogate pair", file=file, key=key)
         if depth > MAX_DEPTH:
             raise refusal("E_JSON", f"nested deeper than {MAX_DEPTH} levels", file=file)
         if isinstance(value, dict):

@@ -51,7 +51,7 @@ _BITS = (1, 2, 3, 4, 6, 8, 16)
 def read_compressed_tensors(block: Mapping[str, Any], file: str, faults: Faults) -> Scheme | None:
     """Read a block strictly. Faults are E_QCONFIG with the key, and E_UNSUPPORTED_QUANT for other schemes."""
     form = block.get("format", "dense")
-    if form not in KNOWN_FORMATS:
+    if not isinstance(form, str) or form not in KNOWN_FORMATS:
         faults.add("format", f"'format' is {form!r}, which compressed-tensors does not have", fix=f"write {FORMAT}")
     groups = block.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MAX_REPEATS = 8
+MAX_NESTING = 32
 MAX_POSITIONS = 20_000
 
 Symbol = str
@@ -96,7 +97,7 @@ class Reader:
     """Recursive descent over one expression."""
 
     def __init__(self, text: str, net: Net) -> None:
-        self.text, self.net, self.at, self.repeats = text, net, 0, 0
+        self.text, self.net, self.at, self.repeats, self.depth = text, net, 0, 0, 0
 
     def peek(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""
@@ -174,6 +175,8 @@ class Reader:
         low, comma, high = body.partition(",")
         if not low.isdecimal() or not (high.isdecimal() or high == ""):
             raise PatternFault("a malformed repetition", unsafe=True)
+        if len(low) > 4 or len(high) > 4:
+            raise PatternFault("too many repetitions", unsafe=True)
         return int(low), (int(high) if high else None) if comma else int(low)
 
     def atom(self) -> Part:
@@ -197,7 +200,11 @@ class Reader:
             self.take()
             if self.take() != ":":
                 raise PatternFault("a look-around, flag or named group", unsafe=False)
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise PatternFault("groups nested too deep", unsafe=True)
         part = self.branches()
+        self.depth -= 1
         if self.take() != ")":
             raise PatternFault("a '(' is never closed", unsafe=True)
         return Part(part.empty, part.first, part.last)

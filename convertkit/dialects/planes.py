@@ -120,6 +120,8 @@ def _leaves_by_module(
 
 def _spelling_here(module: str, leaves: Mapping[str, TensorRef]) -> tuple[Spelling | None, list[Finding]]:
     """Which spelling the leaves of a module belong to (None: not NVFP4), and what contradicts it."""
+    if not module:
+        return _nameless(leaves)
     is_ct = _CT.codes in leaves or _CT.global_scale in leaves
     weight = leaves.get(_MO.codes)
     is_mo = _MO.global_scale in leaves or (weight is not None and weight.spec.dtype == "U8" and not is_ct)
@@ -135,6 +137,17 @@ def _spelling_here(module: str, leaves: Mapping[str, TensorRef]) -> tuple[Spelli
     if weight is None and scale is not None:
         return _CT, [_missing(module, "weight or weight_packed", scale)]
     return None, []
+
+
+def _nameless(leaves: Mapping[str, TensorRef]) -> tuple[Spelling | None, list[Finding]]:
+    """Planes of a linear that has no name (``weight_packed`` alone): no reader could find what they expand to."""
+    planes = sorted(leaf for leaf in leaves if leaf not in ("weight", _CT.input_scale, _MO.input_scale))
+    if not planes:
+        return None, []
+    ref = leaves[planes[0]]
+    message = "a plane of a packed linear that has no module name"
+    fix = "name it MODULE." + planes[0]
+    return _CT, [finding("E_PACK_MISSING", "error", message, file=ref.file, tensor=ref.spec.name, fix=fix)]
 
 
 def _is_fp8(leaves: Mapping[str, TensorRef]) -> bool:

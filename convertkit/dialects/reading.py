@@ -73,7 +73,7 @@ def _read_block(path: str, block: Any, file: str, faults: Faults) -> Scheme | No
         return read_modelopt(block, file, faults)
     if method == "compressed-tensors":
         return read_compressed_tensors(block, file, faults)
-    if method in OTHERS:
+    if isinstance(method, str) and method in OTHERS:
         faults.unsupported("quant_method", f"the checkpoint is quantized with {method}, which convertkit cannot read")
     else:
         faults.add("quant_method", f"'quant_method' is {method!r}, which convertkit does not know")

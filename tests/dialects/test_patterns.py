@@ -96,3 +96,10 @@ def test_hostile_names_take_linear_time() -> None:
 def test_too_many_patterns_together_are_refused() -> None:
     with pytest.raises(ValueError, match="too long together"):
         Matcher([("regex", "a" * 500)] * 50)
+
+
+@pytest.mark.parametrize("text", ["(" * 5000 + ")" * 5000, "a{" + "9" * 5000 + "}", "a{1," + "9" * 5000 + "}"])
+def test_patterns_that_would_exhaust_the_reader_are_unsafe(text: str) -> None:
+    fault = pattern_fault("regex", text)
+    assert fault is not None
+    assert fault.unsafe

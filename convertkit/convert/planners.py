@@ -19,7 +19,7 @@ from convertkit.dialects.scheme import SECTIONS, strip_quantization, with_quanti
 from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, refusal
 from convertkit.layouts.fused import user_groups
 
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -155,10 +155,9 @@ def plan_expand(source: Checkpoint, identity: Identity, request: ExpandRequest, 
         "cast": request.cast,
         "layout": identity.layout.name,
     }
-    notes = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
     return settle(
         source,
-        Draft(request.verb, parameters, units, drops, documents, notes),
+        Draft(request.verb, parameters, units, drops, documents),
         files.max_shard_bytes,
         files.header_slack_bytes,
     )

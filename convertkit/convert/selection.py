@@ -99,16 +99,24 @@ def _no_policy(layout: Layout, candidates: Mapping[str, TensorRef]) -> Exception
 
 
 def _split_faults(groups: Iterable[tuple[str, ...]], chosen: set[str]) -> Iterable[Finding]:
+    """One finding for all layers in which the same parts of a fused group would stay dense."""
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[str, ...]]] = {}
     for members in groups:
-        outside = [module for module in members if module not in chosen]
+        outside = tuple(module.rpartition(".")[2] for module in members if module not in chosen)
         if outside:
-            yield finding(
-                "E_FUSED_SPLIT",
-                "error",
-                f"engines fuse {', '.join(members)}; {', '.join(outside)} would stay dense",
-                tensor=f"{outside[0]}.weight",
-                fix="select all parts of the fused layer, or none",
-            )
+            alike.setdefault((tuple(module.rpartition(".")[2] for module in members), outside), []).append(members)
+    for (_, outside), same in alike.items():
+        first, more = same[0], len(same) - 1
+        stay = next(module for module in first if module not in chosen)
+        yield finding(
+            "E_FUSED_SPLIT",
+            "error",
+            f"engines fuse {', '.join(first)}; {', '.join(outside)} would stay dense"
+            + (f"; likewise in {more:,} more" if more else ""),
+            tensor=f"{stay}.weight",
+            fix="select all parts of a fused layer, or none",
+            data={"groups": [members[0] for members in same]},
+        )
 
 
 def _weight_faults(refs: Iterable[TensorRef]) -> Iterable[Finding]:

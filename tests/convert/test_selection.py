@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,22 @@ def test_half_a_fused_layer_is_refused() -> None:
     error = refusal_of(model(), exclude=("layers.0.mlp.up_proj",))
     assert (error.code, error.status) == ("E_FUSED_SPLIT", 2)
     assert "up_proj" in str(error)
+
+
+def test_the_same_half_in_many_layers_is_one_finding() -> None:
+    one = model()
+    refs = dict(one.tensors)
+    for name, ref in one.tensors.items():
+        for layer in range(1, 40):
+            other = name.replace("layers.0.", f"layers.{layer}.")
+            refs[other] = replace(ref, spec=replace(ref.spec, name=other))
+    error = refusal_of(replace(one, tensors=refs), exclude=("layers.{i}.mlp.up_proj", "layers.{i}.self_attn.k_proj"))
+    assert [item.where.tensor for item in error.findings] == [
+        "model.layers.0.mlp.up_proj.weight",
+        "model.layers.0.self_attn.k_proj.weight",
+    ]
+    assert all("likewise in 39 more" in item.message for item in error.findings)
+    assert len(error.findings[0].data["groups"]) == 40
 
 
 def test_a_pattern_that_matches_nothing_is_refused() -> None:

@@ -123,6 +123,7 @@ def test_kv_scales_are_dropped_by_name_or_kept(tmp_path: Path) -> None:
     names = [f"model.layers.0.self_attn.{leaf}_scale" for leaf in "kv"]
     made = done(dequant(source, tmp_path / "without"))
     assert dropped(made) == names
+    assert [item.where.tensor for item in made.findings if item.code == "N_DROPPED"] == names
     assert not set(names) & set(tensors(tmp_path / "without"))
     made = done(dequant(source, tmp_path / "with", kv_scales="keep"))
     assert dropped(made) == []
@@ -192,6 +193,47 @@ def test_sources_of_other_dtypes(tmp_path: Path, dtype: str, scales: str) -> Non
     assert gate(tmp_path / "packed", tmp_path / "dense", stored=dtype.lower(), limits={"max_changed": 0}).status == 0
 
 
+# ---- what the report counts
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def fp32_values(held: Tensors, module: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A ModelOpt weight in FP32: the exact value rounded once, and in ModelOpt's two steps."""
+    packed = np.frombuffer(held[f"{module}.weight"][2], np.uint8)
+    codes = E2M1[np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1, 16)]
+    bytes_ = np.frombuffer(held[f"{module}.weight_scale"][2], np.uint8).astype(np.int64)
+    scales = np.ldexp(np.where(bytes_ >> 3, 8 + (bytes_ & 7), 2.0 * (bytes_ & 7)) / 8, (bytes_ >> 3) - 7)
+    scale = np.frombuffer(held[f"{module}.weight_scale_2"][2], np.float32)[0]
+    exact = codes * scales[:, None] * np.float64(scale)  # at most 6 and 24 bits: no rounding in float64
+    twice = codes.astype(np.float32) * (scales.astype(np.float32) * scale)[:, None]
+    return exact.astype(np.float32).reshape(-1), twice.reshape(-1)
+
+
+def test_the_report_counts_elements_that_differ(tmp_path: Path) -> None:
+    source = FIXTURES / "modelopt-export-tiny"
+    held = tensors(source)
+    for arithmetic, own in (("exact", 0), ("modelopt", 1)):
+        made = done(dequant(source, tmp_path / arithmetic, dtype="f32", arithmetic=arithmetic))
+        rows = {row["name"]: row for row in made.reports["DEQUANT_REPORT.json"]["rows"] if row["promise"] == "exact"}
+        dense = tensors(tmp_path / arithmetic)
+        total = 0
+        for name, row in rows.items():
+            values = fp32_values(held, name.removesuffix(".weight"))
+            expected = values[own] + 0 if arithmetic == "modelopt" else values[own]  # ModelOpt writes no -0
+            assert dense[name][2] == expected.tobytes(), name
+            different = int(np.count_nonzero(values[0] != values[1]))
+            minus_zeros = int(np.count_nonzero((values[0] == 0) & np.signbit(values[0])))
+            total += different
+            there = {"values": different, "zero_signs": minus_zeros}
+            none = {"values": 0, "zero_signs": 0}
+            assert row["differences"]["modelopt"] == (none if own else there), name
+            assert row["differences"]["exact"] == (there if own else none), name
+            assert row["differing"] == (different + minus_zeros if own else 0), name
+        assert total > 1000
+        assert summary(made)["differing_modelopt"] == (0 if own else total)
+
+
 # ---- zeros and dust
 
 
@@ -258,6 +300,7 @@ def test_zero_blocks_minus_zeros_and_dust(tmp_path: Path, scales: str, dialect: 
         dense = np.frombuffer(tensors(tmp_path / arithmetic)[f"{MODULE}.weight"][2], np.uint16).reshape(32, 32)
         assert (dense[6, :16] == sign << 8).all()
         assert summary(report)["negative_zeros"] == (32 if sign else 0)
+        assert summary(report)["differing"] == (0 if sign else 32)  # from the exact value, the sign of a zero counts
 
 
 def test_a_gate_stops_a_pack_that_flushes(tmp_path: Path) -> None:

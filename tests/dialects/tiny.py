@@ -25,6 +25,7 @@ DFLASH_CONFIG: Mapping[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "vocab_size": 48,
+    "num_target_layers": 5,
     "torch_dtype": "bfloat16",
     "dflash_config": {"target_layer_ids": [1, 3], "mask_token_id": 47},
 }

@@ -56,6 +56,13 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         help="Keep the reports here when a check rejects the output.",
     )
     @click.option("--publish-anyway", is_flag=True, help="Publish an output that a check rejects; the reports say so.")
+    @click.option(
+        "--device",
+        type=click.Choice(("cpu", "cuda")),
+        default="cpu",
+        show_default=True,
+        help="Where weights are encoded and expanded; the bytes are the same.",
+    )
     @workers_option
     @functools.wraps(command)
     def wrapped(
@@ -66,6 +73,7 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         workers: int,
         report_dir: Path | None,
         publish_anyway: bool,
+        device: str,
         max_shard_bytes: int | None,
         header_slack_bytes: int | None,
         **rest: Any,
@@ -73,7 +81,7 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         def make_options(progress: Progress) -> Options:
             from convertkit.verbs.line import Options
 
-            return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway)
+            return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway, device)
 
         sizes = {
             "max_shard_bytes": max_shard_bytes or DEFAULT_SHARD_BYTES,

@@ -32,8 +32,8 @@ def grid_of(facts: Facts, unit: Pack) -> GridFact | None:
     return fact if fact is not None and fact.status in taken else None
 
 
-def encoder_of(facts: Facts, unit: Pack) -> Encoder:
-    """The encoder of one group; its tables are made here, once."""
+def encoder_of(facts: Facts, unit: Pack, device: str = "cpu") -> Encoder:
+    """The encoder of one group; its tables are made here, once. What searches scales or grids runs on the CPU."""
     fact = grid_of(facts, unit)
     if fact is not None:
         return _on_grid(unit, fact)
@@ -42,7 +42,9 @@ def encoder_of(facts: Facts, unit: Pack) -> Encoder:
     amax = facts.group_amax[unit.key]
     encode: Encode
     if unit.arithmetic in ARITHMETICS:
-        from convertkit.grids.nvfp4.encode import encode_tile
+        from convertkit.grids.nvfp4.devices import kernels_of
+
+        encode_tile = kernels_of(device).encode
 
         plain = build_encode_tables(
             unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, least_scale=unit.least_scale

@@ -163,7 +163,7 @@ def _run_pack(job: Job, unit: Pack) -> dict[str, str]:
     """Encode each linear of a group by the group's encoder."""
     from convertkit.convert.encoders import encoder_of
 
-    encoder = encoder_of(job.facts, unit)
+    encoder = encoder_of(job.facts, unit, job.desk.device)
     specs = iter(unit.outputs)
     digests: dict[str, str] = {}
     for ref in unit.sources:
@@ -192,13 +192,13 @@ def _encode_rows(job: Job, ref: TensorRef, encode: Callable[..., None], codes: T
 
 
 def _run_expand(job: Job, unit: Expand) -> dict[str, str]:
-    from convertkit.grids.nvfp4.decode import decode_table, decode_tile, paired
+    from convertkit.grids.nvfp4.decode import decode_table
+    from convertkit.grids.nvfp4.devices import kernels_of
 
     desk, packed = job.desk, unit.packed
+    kernels = kernels_of(desk.device)
     bits = job.facts.global_bits[packed.module]
-    table = decode_table(bits, packed.spelling.sense, unit.dtype, unit.arithmetic)
-    if table.itemsize == 2:
-        table = paired(table)
+    table = kernels.prepare(decode_table(bits, packed.spelling.sense, unit.dtype, unit.arithmetic))
     out = TensorOut(job, unit.outputs[0])
     half, blocks = packed.in_features // 2, packed.in_features // GROUP
     for first, last in row_tiles(packed.out_features, packed.in_features * DTYPES[unit.dtype].bits // 8):
@@ -208,7 +208,7 @@ def _run_expand(job: Job, unit: Expand) -> dict[str, str]:
         dense = desk.buffers.take("dense", STORAGE[unit.dtype], (last - first, packed.in_features))
         desk.reader.read_into(packed.codes, first * half, bytes_view(codes))
         desk.reader.read_into(packed.block_scale, first * blocks, bytes_view(scales))
-        decode_tile(codes, scales, table, dense)
+        kernels.decode(codes, scales, table, dense)
         out.write(bytes_view(dense))
         desk.progress.advance(codes.nbytes + scales.nbytes)
     return {out.spec.name: out.close()}
@@ -251,10 +251,6 @@ def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
 
     if kind in DRAFTER_RUNNERS:
         return DRAFTER_RUNNERS[kind]
-    from convertkit.convert.surgery_run import SURGERY_RUNNERS
-
-    if kind in SURGERY_RUNNERS:
-        return SURGERY_RUNNERS[kind]
     from convertkit.convert.surgery_run import SURGERY_RUNNERS
 
     if kind in SURGERY_RUNNERS:

@@ -62,6 +62,7 @@ class Desk:
     stop: Stop
     progress: Progress
     buffers: Buffers
+    device: str = "cpu"
 
 
 def survey(plan: Plan, desk: Desk, workers: int) -> Facts:
@@ -115,8 +116,9 @@ def _gguf_tasks(unit: Unit) -> Sequence[Task]:
 
 def _amax(desk: Desk, task: tuple[str, TensorRef]) -> Glimpse:
     """Largest magnitude of one weight, as bits."""
-    from convertkit.grids.nvfp4.encode import amax_of_tile
+    from convertkit.grids.nvfp4.devices import kernels_of
 
+    amax_of_tile = kernels_of(desk.device).amax
     key, ref = task
     rows, width = ref.spec.shape
     storage = STORAGE[ref.spec.dtype]

@@ -28,6 +28,7 @@ from convertkit.convert.stop import Stop, stop_on_signals
 from convertkit.convert.survey import Desk, Facts, survey
 from convertkit.convert.tiles import Buffers, worker_count
 from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, Followed, follow, source_digests
@@ -39,7 +40,8 @@ class Options:
     """How to write, for every verb that writes a folder. None of it changes the bytes of the output.
 
     ``report_dir`` keeps the reports of an output that is not published; ``publish_anyway`` publishes an output
-    that a gate or audit rejects, with that verdict in its reports.
+    that a gate or audit rejects, with that verdict in its reports. ``device`` (cpu, cuda) encodes and expands; checks
+    stay on the CPU.
     """
 
     force: bool = False
@@ -49,6 +51,7 @@ class Options:
     progress: Progress = SILENT
     report_dir: Path | None = None
     publish_anyway: bool = False
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,13 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
     failed (4), a report says no (1, nothing published), a promise is broken (70, nothing published).
     """
     clock = Clock()
+    if options.device != "cpu":
+        kernels_of(options.device)
     place = check_place(out, plan.source.paths, force=options.force, kind=kind)
     check_space(place, plan.output_bytes + _side_bytes(plan), reuse=plan.fingerprint if options.resume else None)
     # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again
     with paused_gc(), stop_on_signals() as stop, Reader(plan.source) as reader:
-        desk = Desk(reader, stop, options.progress, Buffers())
+        desk = Desk(reader, stop, options.progress, Buffers(), options.device)
         with (
             open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging,
             Background(lambda halt: source_digests(reader, halt)) as sources,

@@ -330,3 +330,15 @@ def test_header_slack_leaves_room_and_changes_no_tensor(tmp_path: Path) -> None:
     assert tensors(plain) == tensors(slack)
     difference = (slack / "model.safetensors").stat().st_size - (plain / "model.safetensors").stat().st_size
     assert 4096 <= difference < 4104
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        one = listing(packed(tmp_path / "cpu"))
+        assert listing(packed(tmp_path / "cuda", options=Options(device="cuda"))) == one
+        return
+    with pytest.raises(ConvertError) as caught:
+        pack_nvfp4(DRAFTER, tmp_path / "out", options=Options(device="cuda"))
+    assert (caught.value.code, caught.value.status) == ("E_DEVICE", 2)
+    assert list(tmp_path.iterdir()) == []

@@ -112,7 +112,9 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
     """
     units = tuple(sorted(draft.units, key=lambda unit: (natural_key(unit.bundle), natural_key(unit.key))))
     _check_accounts(source, units, draft.drops)
-    files, file_of = _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes, draft.metadata)
+    files, file_of = (
+        _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes, draft.metadata)
+    )
     documents = dict(draft.documents)
     documents.update(_index(files, file_of))
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}

@@ -7,7 +7,7 @@ tested for every entry, whatever way its new text was found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,10 +135,16 @@ class _Scribe:
         one expression per family or the names themselves."""
         if pattern_fault(syntax, text) is not None:
             return [entry]
-        before = _meant(syntax, text, self.modules)
-        wanted = {self._moved.get(module, module) for module in before}
-        if _meant(syntax, text, self._new) == wanted and (before or not self._speaks_of_old(text)):
+        # modules that keep their names are meant as before, so an expression is first tried on those that move
+        moved = tuple(self._moved)
+        hit = _meant(syntax, text, moved)
+        same = _meant(syntax, text, tuple(self._moved.values())) == {self._moved[module] for module in hit}
+        if same and (hit or not self._speaks_of_old(text)):
             return [entry]
+        before = _meant(syntax, text, self.modules)
+        if same and before:
+            return [entry]
+        wanted = {self._moved.get(module, module) for module in before}
         for number, rule in enumerate(self._rules):
             for old, new in _literal_swaps(rule):
                 candidate = _replaced(text, old, new)
@@ -159,9 +165,9 @@ class _Scribe:
             return True
         if entry.startswith("re:") and not globs:
             text = entry.removeprefix("re:")
-            return pattern_fault("regex", text) is not None or bool(_meant("regex", text, self._new))
+            return pattern_fault("regex", text) is not None or _means_any("regex", text, self._new)
         if globs and GLOB_SIGNS.search(entry):
-            return pattern_fault("glob", entry) is not None or bool(_meant("glob", entry, self._new))
+            return pattern_fault("glob", entry) is not None or _means_any("glob", entry, self._new)
         plain = without_model(entry)
         leaf = entry.rpartition(".")[2]
         return leaf in ("lm_head", "embed_tokens") or any(
@@ -199,9 +205,20 @@ def _holders(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _meant(syntax: Syntax, text: str, modules: Sequence[str]) -> set[str]:
     """Stored modules that a pattern means. Globs also mean a module whose parent they match, as ModelOpt reads them."""
+    meant = _meaning(syntax, text)
+    return {module for module in modules if meant(module)}
+
+
+def _means_any(syntax: Syntax, text: str, modules: Iterable[str]) -> bool:
+    meant = _meaning(syntax, text)
+    return any(meant(module) for module in modules)
+
+
+def _meaning(syntax: Syntax, text: str) -> Callable[[str], bool]:
+    """Whether a pattern means a module."""
     matcher = Matcher([(syntax, text)])
     if syntax == "regex":
-        return {module for module in modules if matcher.hits(module)}
+        return lambda module: bool(matcher.hits(module))
     known: dict[str, bool] = {}
 
     def hit(name: str) -> bool:
@@ -210,7 +227,7 @@ def _meant(syntax: Syntax, text: str, modules: Sequence[str]) -> set[str]:
             known[name] = bool(matcher.hits(name)) or (bool(parent) and hit(parent))
         return known[name]
 
-    return {module for module in modules if hit(module)}
+    return hit
 
 
 def _literal_swaps(rule: RenameRule) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,164 @@
+"""Renaming in a checkpoint of 122,880 expert tensors and one file of 23 GB, sparse on the disk.
+
+``python benchmarks/fix_keys.py [FOLDER] [--full]`` makes a compressed-tensors checkpoint of the shape of
+Qwen3.6-35B-A3B (40 layers, 256 experts, 333 vision tensors one level too deep) and times, each in a process of its own:
+
+- ``in place``: seconds in all, seconds in system calls that write (journal and header, fsync included), peak memory
+- ``quick copy``: a new output whose payload the kernel copies (holes stay holes)
+- ``scaling``: the same in place with a third of the tensors; the ratio of CPU seconds should be about 3
+- with ``--full``: the default new output, which hashes every byte, beside hashing the file once
+
+Prints one JSON document. FOLDER needs a filesystem with sparse files; ext4 and xfs can also insert blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.containers.safetensors import encode_header
+
+HIDDEN, EXPERT, EXPERTS, VOCABULARY, VISION = 2048, 512, 256, 248_320, 333
+RULE = "model.language_model.visual.{rest}=model.visual.{rest}"
+LIMIT_SECONDS = 0.3
+"""Most seconds in system calls that write in place."""
+
+CHILD = """
+import json, resource, sys, time
+from convertkit.convert.syscalls import Kernel
+from convertkit.verbs.fix_keys import fix_keys
+began = time.perf_counter()
+seconds = {"io": 0.0}
+def timed(name):
+    def call(self, *words):
+        start = time.perf_counter()
+        try:
+            return getattr(Kernel, name)(self, *words)
+        finally:
+            seconds["io"] += time.perf_counter() - start
+    return call
+names = [name for name in vars(Kernel) if not name.startswith("_")]
+fix_keys(**json.loads(sys.argv[1]), syscalls=type("Timed", (Kernel,), {name: timed(name) for name in names})())
+seconds["total"] = time.perf_counter() - began
+seconds["cpu"] = time.process_time()
+seconds["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps(seconds))
+"""
+
+
+def specs(layers: int) -> Iterator[TensorSpec]:
+    """Names, dtypes and shapes of the model: experts packed, the rest BF16."""
+    for layer in range(layers):
+        stem = f"model.language_model.layers.{layer}"
+        for expert in range(EXPERTS):
+            for leaf, rows, columns in (("gate", EXPERT, HIDDEN), ("up", EXPERT, HIDDEN), ("down", HIDDEN, EXPERT)):
+                module = f"{stem}.mlp.experts.{expert}.{leaf}_proj"
+                yield TensorSpec(f"{module}.weight_packed", "U8", (rows, columns // 2))
+                yield TensorSpec(f"{module}.weight_scale", "F8_E4M3", (rows, columns // 16))
+                yield TensorSpec(f"{module}.weight_global_scale", "F32", (1,))
+                yield TensorSpec(f"{module}.input_global_scale", "F32", (1,))
+        yield TensorSpec(f"{stem}.mlp.gate.weight", "BF16", (EXPERTS, HIDDEN))
+        yield TensorSpec(f"{stem}.linear_attn.in_proj_qkv.weight", "BF16", (8192, HIDDEN))
+        yield TensorSpec(f"{stem}.linear_attn.out_proj.weight", "BF16", (HIDDEN, 4096))
+    yield TensorSpec("model.language_model.embed_tokens.weight", "BF16", (VOCABULARY, HIDDEN))
+    yield TensorSpec("lm_head.weight", "BF16", (VOCABULARY, HIDDEN))
+    for number in range(VISION):
+        yield TensorSpec(f"model.language_model.visual.blocks.{number}.attn.qkv.weight", "BF16", (1152, 1152))
+
+
+CONFIG = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "format": "nvfp4-pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["re:.*experts.*"],
+                "weights": {
+                    "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True,
+                },
+                "input_activations": None,
+            }
+        },
+        "ignore": ["re:model.language_model.visual.*", "re:.*linear_attn.*", "re:.*mlp.gate$", "lm_head"],
+    },
+}  # fmt: skip
+
+
+def make(folder: Path, layers: int) -> Path:
+    """The checkpoint with a header and nothing else on the disk."""
+    folder.mkdir(parents=True)
+    header = encode_header(specs(layers), {"format": "pt"})
+    with (folder / "model.safetensors").open("wb") as stream:
+        stream.write(header.prefix)
+        stream.truncate(header.size_bytes)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def timed(**words: Any) -> dict[str, Any]:
+    """One call of ``fix_keys`` in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps({"rename": [RULE], **words})],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def hashed(path: Path) -> float:
+    """Seconds to hash a file once."""
+    began = time.perf_counter()
+    with path.open("rb") as stream:
+        hashlib.file_digest(stream, "sha256")
+    return time.perf_counter() - began
+
+
+def measure(folder: Path, layers: int, full: bool) -> dict[str, Any]:
+    source = make(folder / "source", layers)
+    size = (source / "model.safetensors").stat().st_size
+    tensors = sum(1 for _ in specs(layers))
+    quick = timed(source=str(source), out=str(folder / "quick"), quick=True)
+    shutil.rmtree(folder / "quick")
+    result: dict[str, Any] = {"tensors": tensors, "size_bytes": size, "quick copy": quick}
+    if full:
+        result["new output"] = timed(source=str(source), out=str(folder / "new"))
+        shutil.rmtree(folder / "new")
+        result["hash once"] = {"total": hashed(source / "model.safetensors")}
+    small = timed(source=str(make(folder / "small", max(1, layers // 3))), in_place=True)
+    result["in place"] = timed(source=str(source), in_place=True)
+    result["scaling"] = {
+        "tensors": sum(1 for _ in specs(max(1, layers // 3))),
+        "cpu": small["cpu"],
+        "ratio": result["in place"]["cpu"] / small["cpu"],
+    }
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, help="where to work; a temporary folder by default")
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--full", action="store_true", help="also the default new output, which reads 23 GB")
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=words.folder, prefix="fix-keys-") as folder:
+        result = measure(Path(folder), words.layers, words.full)
+    print(json.dumps(result, indent=2))
+    return 0 if result["in place"]["io"] <= LIMIT_SECONDS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -124,6 +124,7 @@ CODES: dict[str, Code] = {
     "E_OFF_GRID": Code(3, "A weight that was to be packed without loss does not lie on one NVFP4 grid."),
     "W_PART_GRID": Code(0, "A weight lies on an NVFP4 grid in part, or on several."),
     "N_ON_GRID": Code(0, "Weights lie on an NVFP4 grid, so they can be packed without loss."),
+    "W_SERVED_SCALE": Code(0, "An engine serves a weight with the global scale of another part of its fused matrix."),
     "E_FUSED_SCALE": Code(1, "Parts of a fused matrix have different global scales."),
     # layout
     "E_LAYOUT_MISSING": Code(1, "A tensor that the layout needs is not there."),
@@ -231,6 +232,12 @@ CODES: dict[str, Code] = {
     "W_SUPERSEDES_SAME": Code(0, "The earlier release has the same files, so nothing is superseded."),
     # output
     "E_OUT_IS_IN": Code(5, "The output is the source."),
+    "E_NO_REPORTS": Code(3, "The folder holds no report of convertkit."),
+    "E_CARD": Code(1, "The model card states something that the files or reports do not show."),
+    "E_CARD_MISSING": Code(1, "There is no model card to compare with the files."),
+    "W_CARD_EMPTY": Code(0, "The model card states no size, digest, count or exactness that could be compared."),
+    "E_RECOMPUTE": Code(1, "What was computed anew is not what a report states."),
+    "W_NOT_RECOMPUTED": Code(0, "A report could not be computed anew, because what it was made from is not there."),
     "E_OUT_INSIDE_IN": Code(5, "The output lies inside the source, or the source inside the output."),
     "E_OUT_EXISTS": Code(5, "The output exists."),
     "E_OUT_LOCKED": Code(5, "Another run is writing the same output."),

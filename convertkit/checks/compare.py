@@ -13,7 +13,7 @@ from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.kernels_dense import count_value_blocks, measure_dense, measure_values
 from convertkit.checks.pack import measure_tile
-from convertkit.checks.reference import FORMATS, narrowed, plane_tables, widened
+from convertkit.checks.reference import FORMATS, PlaneTables, narrowed, plane_tables, widened
 from convertkit.checks.tiles import LANES
 
 PIECE = 32 * kernels.CHUNK
@@ -30,12 +30,16 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planes:
-    """A tile of planes: ``codes`` uint8 [rows, in/2], ``scales`` uint8 [rows, in/16], the recorded global scale."""
+    """A tile of planes: ``codes`` uint8 [rows, in/2], ``scales`` uint8 [rows, in/16], the recorded global scale.
+
+    ``tables`` are what the planes decode to, if that is not the exact values.
+    """
 
     codes: NDArray[np.uint8]
     scales: NDArray[np.uint8]
     global_bits: int
     sense: str
+    tables: PlaneTables | None = None
 
 
 Side = Dense | Planes
@@ -52,7 +56,7 @@ def compare_tile(reference: Side, candidate: Side, *, stored: str | None = None)
     if isinstance(reference, Dense) and isinstance(candidate, Planes):
         return measure_tile(
             reference.bits, reference.dtype, candidate.codes, candidate.scales, candidate.global_bits,
-            candidate.sense, stored,
+            candidate.sense, stored, tables=candidate.tables,
         )[1]  # fmt: skip
     if isinstance(reference, Dense) and isinstance(candidate, Dense):
         return _compare_dense(reference, candidate)
@@ -90,10 +94,14 @@ def values_of(side: Side, first: int, count: int, stored: str | None = None) -> 
     kernels.decode(
         codes[first // 2 : (first + count) // 2],
         scales[first // 16 : (first + count) // 16],
-        plane_tables(side.global_bits, side.sense, stored).values,
+        _tables(side, stored).values,
         values,
     )
     return values
+
+
+def _tables(side: Planes, stored: str | None) -> PlaneTables:
+    return plane_tables(side.global_bits, side.sense, stored) if side.tables is None else side.tables
 
 
 def _size(side: Side) -> int:
@@ -114,7 +122,7 @@ def _compare_values(reference: Side, candidate: Side, stored: str | None) -> Tal
         left, right = values_of(reference, first, count), values_of(candidate, first, count, stored)
         measure_values(left, right, lanes, counts)
         if scales is not None and isinstance(candidate, Planes):
-            tops = np.abs(plane_tables(candidate.global_bits, candidate.sense, stored).values[:, 7])
+            tops = np.abs(_tables(candidate, stored).values[:, 7])
             count_value_blocks(left, right, scales[first // 16 : (first + count) // 16], tops, counts)
     histogram = None if scales is None else np.bincount(scales, minlength=256)
     return tally_of(size, lanes, counts, histogram)

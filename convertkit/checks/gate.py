@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.compare import Dense, Planes, Side, compare_tile
 from convertkit.checks.fidelity import Tally
+from convertkit.checks.reference import PlaneTables
 from convertkit.checks.tiles import row_tiles
 from convertkit.convert.survey import STORAGE, Desk
 from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel
@@ -86,13 +88,20 @@ def missing_findings(reference: Mapping[str, Weight], candidate: Mapping[str, We
 
 
 def compare_checkpoints(
-    desks: tuple[Desk, Desk], names: list[tuple[Weight, Weight]], workers: int, stored: str | None = None
+    desks: tuple[Desk, Desk],
+    names: list[tuple[Weight, Weight]],
+    workers: int,
+    stored: str | None = None,
+    served: Mapping[str, PlaneTables] = MappingProxyType({}),
 ) -> list[Compared]:
-    """Compare pairs of weights (reference, candidate) of equal shape, in the order given; ``desks`` likewise."""
+    """Compare pairs of weights (reference, candidate) of equal shape, in the order given; ``desks`` likewise.
+
+    ``served`` are the tables under which packed weights of the candidate are to be decoded, by name.
+    """
     reference, candidate = desks
     candidate.progress.stage("compare", sum(_size(pair[1]) for pair in names))
     order = sorted(range(len(names)), key=lambda i: -_size(names[i][1]))
-    found = in_parallel(lambda i: _compare(reference, candidate, *names[i], stored), order, workers)
+    found = in_parallel(lambda i: _compare(reference, candidate, *names[i], stored, served), order, workers)
     by_place = dict(zip(order, found, strict=True))
     return [by_place[i] for i in range(len(names))]
 
@@ -102,7 +111,14 @@ def _size(weight: Weight) -> int:
     return stored.codes.size_bytes if isinstance(stored, PackedModule) else stored.size_bytes
 
 
-def _compare(reference: Desk, candidate: Desk, mine: Weight, yours: Weight, stored: str | None) -> Compared:
+def _compare(
+    reference: Desk,
+    candidate: Desk,
+    mine: Weight,
+    yours: Weight,
+    stored: str | None,
+    served: Mapping[str, PlaneTables],
+) -> Compared:
     packed = isinstance(yours.stored, PackedModule)
     if not (mine.is_float and yours.is_float):
         return Compared(mine.name, packed, None, _equal_bytes(reference, candidate, mine, yours), None)
@@ -114,6 +130,8 @@ def _compare(reference: Desk, candidate: Desk, mine: Weight, yours: Weight, stor
         candidate.stop.check()
         left = _side(reference, mine, "mine", scales[0], first, count, width)
         right = _side(candidate, yours, "yours", scales[1], first, count, width)
+        if isinstance(right, Planes) and yours.name in served:
+            right = replace(right, tables=served[yours.name])
         tally = tally + compare_tile(left, right, stored=stored)
         faults = faults[0] + _block_faults(left), faults[1] + _block_faults(right)
     candidate.progress.advance(_size(yours))

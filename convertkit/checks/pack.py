@@ -12,7 +12,7 @@ from convertkit.checks import kernels
 from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.kernels_planes import measure_planes
-from convertkit.checks.reference import FORMATS, bits_of, float_of, narrowed, plane_tables, widened
+from convertkit.checks.reference import FORMATS, PlaneTables, bits_of, float_of, narrowed, plane_tables, widened
 from convertkit.checks.tiles import LANES
 
 RULES = {"amax": kernels.AMAX_RULE, "amax-llmcompressor": kernels.LLMCOMPRESSOR_RULE}
@@ -117,13 +117,17 @@ def measure_tile(
     stored: str | None,
     rule: int = kernels.NO_RULE,
     encoder: np.float32 | float = 1.0,
+    tables: PlaneTables | None = None,
 ) -> tuple[NDArray[np.int64], Tally]:
-    """Run the fused kernel over one tile; its raw counts and the tally of the dense source against the planes."""
+    """Run the fused kernel over one tile; its raw counts and the tally of the dense source against the planes.
+
+    ``tables`` are what the planes decode to, if that is not the exact values or those of a ``stored`` file.
+    """
     words, shift = source_words(source, source_dtype)
     nibbles, bytes_ = flat(codes, "u1"), flat(scales, "u1")
     if words.size != 2 * nibbles.size or words.size != 16 * bytes_.size:
         raise ValueError(f"{words.size} elements, {nibbles.size} code bytes and {bytes_.size} scales do not fit")
-    tables = plane_tables(global_bits, sense, stored)
+    tables = plane_tables(global_bits, sense, stored) if tables is None else tables
     lanes, counts = np.zeros(kernels.SUMS * LANES), np.zeros(kernels.COUNTS, np.int64)
     histogram = np.zeros(256, np.int64)
     measure_planes(

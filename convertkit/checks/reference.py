@@ -205,6 +205,11 @@ def plane_tables(global_bits: int, sense: str, stored: str | None = None) -> Pla
         values = exact_table(global_bits, sense)
     else:
         values = widened(exact_rounded_table(global_bits, sense, stored), stored).astype(np.float64)
+    return tables_of_values(values)
+
+
+def tables_of_values(values: Doubles) -> PlaneTables:
+    """Tables for planes that decode to ``values`` float64 [256, 16]."""
     with np.errstate(over="ignore"):
         tops = np.abs(values[:, 7]).astype(np.float32)
     tops = np.where(tops.astype(np.float64) > np.abs(values[:, 7]), np.nextafter(tops, np.float32(0.0)), tops)

@@ -14,6 +14,7 @@ from convertkit.cli.text import count_text, findings_text, table
 from convertkit.cli.thresholds import threshold_options
 
 MAX_ROWS = 40
+ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt", "compressed-tensors")
 """Weights that the text shows."""
 
 
@@ -23,6 +24,10 @@ MAX_ROWS = 40
     "--reference", type=click.Path(path_type=Path), required=True, metavar="REF", help="What to compare with."
 )
 @click.option("--stored", type=click.Choice(("bf16", "f16", "f32")), help="Round the candidate to this type first.")
+@click.option("--as-served", type=click.Choice(ENGINES), help="Decode the candidate as this engine would serve it.")
+@click.option(
+    "--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses, beside those known."
+)
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write FIDELITY_GATE.json here.")
 @threshold_options
 @workers_option
@@ -31,6 +36,8 @@ def command(
     candidate: Path,
     reference: Path,
     stored: str | None,
+    as_served: str | None,
+    fuse: tuple[str, ...],
     report: Path | None,
     limits: Mapping[str, float | None],
     workers: int,
@@ -48,7 +55,17 @@ def command(
     return run(
         shared,
         lambda progress: outcome(
-            gate(candidate, reference, limits=limits, stored=stored, report=report, workers=workers, progress=progress)
+            gate(
+                candidate,
+                reference,
+                limits=limits,
+                stored=stored,
+                as_served=as_served,
+                fuse=fuse,
+                report=report,
+                workers=workers,
+                progress=progress,
+            )
         ),
     )
 

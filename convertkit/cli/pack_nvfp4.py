@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import exclude_option, folder_argument, include_option, shared_options
+from convertkit.cli.gate import ENGINES
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.thresholds import threshold_options
 from convertkit.cli.writing import outcome, writing_options
@@ -46,6 +47,7 @@ SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-si
 @click.option(
     "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
 )
+@click.option("--as-served", type=click.Choice(ENGINES), help="Judge the pack as this engine would serve it.")
 @threshold_options
 @writing_options
 @shared_options
@@ -62,6 +64,7 @@ def command(
     global_scales_from: Path | None,
     marlin_safe: bool,
     target_model: Path | None,
+    as_served: str | None,
     limits: Mapping[str, float | None],
     dry_run: bool,
     make_options: Callable[..., Any],
@@ -92,6 +95,7 @@ def command(
                 global_scales_from=global_scales_from,
                 marlin_safe=marlin_safe,
                 target_model=target_model,
+                as_served=as_served,
                 limits=limits,
                 only_plan=dry_run,
                 options=make_options(progress),

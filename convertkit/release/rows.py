@@ -183,9 +183,15 @@ def bytes_row(name: str, equal: bool) -> dict[str, Any]:
 
 
 def gate_summary(
-    rows: Sequence[Mapping[str, Any]], whole: Tally, limits: Mapping[str, float | None], stored: str | None = None
+    rows: Sequence[Mapping[str, Any]],
+    whole: Tally,
+    limits: Mapping[str, float | None],
+    stored: str | None = None,
+    as_served: str | None = None,
 ) -> dict[str, Any]:
     """Summary of FIDELITY_GATE rows. ``whole`` is the tally of all tensors, added in the order of the rows."""
+    from convertkit.checks.served import as_report
+
     tensors = [row for row in rows if row["scope"] == "tensor"]
     measured = [row for row in tensors if row.get("metrics", {}).get("rel_rms") is not None]
     worst = max(measured, key=lambda row: float(row["metrics"]["rel_rms"]), default=None)
@@ -193,6 +199,7 @@ def gate_summary(
         "tensors": len(tensors),
         "packed": sum(1 for row in tensors if row.get("packed")),
         "stored": stored,
+        "as_served": None if as_served is None else as_report(as_served),
         "limits": dict(limits),
         "whole": metrics(whole),
         "worst": None if worst is None or not worst["metrics"]["rel_rms"] else worst["name"],

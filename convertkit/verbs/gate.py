@@ -11,6 +11,8 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, judge, total
 from convertkit.checks.gate import Compared, Weight, compare_checkpoints, missing_findings, weights_of
+from convertkit.checks.served import ENGINES
+from convertkit.checks.serving import Serving, serving_of
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.convert.identify import identify
@@ -19,7 +21,7 @@ from convertkit.convert.survey import Desk
 from convertkit.convert.tiles import Buffers, worker_count
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding, refusal
-from convertkit.layouts.fused import fused_groups
+from convertkit.layouts.fused import fused_groups, user_groups
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
 from convertkit.release.reports import envelope, render_report
@@ -45,6 +47,8 @@ def gate(
     *,
     limits: Mapping[str, float | None] = DEFAULT_LIMITS,
     stored: str | None = None,
+    as_served: str | None = None,
+    fuse: Sequence[str] = (),
     report: str | os.PathLike[str] | None = None,
     workers: int = 0,
     progress: Progress = SILENT,
@@ -52,35 +56,40 @@ def gate(
     """Compare two checkpoints as values and judge the candidate. Nothing is written unless ``report`` names a file.
 
     ``stored`` (bf16, f16, f32) compares the candidate as an expanded file of that dtype would hold it, instead of
-    its exact values. Metrics are per weight, per fused group and for the whole; tensors that are not floats must be
-    equal byte for byte.
+    its exact values. ``as_served`` (a row of ``checks.served.ENGINES``) compares it as that engine would serve it;
+    ``fuse`` adds fused matrices. Metrics are per weight, per fused group and for the whole; tensors that are not
+    floats must be equal byte for byte.
 
     Raises:
         ConvertError: broken containers or planes (3), a global scale that is no positive number (1).
     """
     if stored not in STORED:
         raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
+    if as_served is not None and (as_served not in ENGINES or stored is not None):
+        names = ", ".join(ENGINES)
+        raise refusal("E_USAGE", f"--as-served takes one of {names}, and no --stored beside it")
     theirs, mine = open_checkpoint(reference), open_checkpoint(candidate)
     left, right = weights_of(theirs), weights_of(mine)
     missing = list(missing_findings(left, right))
     pairs = [(left[name], right[name]) for name in right if name in left and left[name].shape == right[name].shape]
     with stop_on_signals() as stop, Reader(theirs) as one, Reader(mine) as two:
         desks = Desk(one, stop, progress, Buffers()), Desk(two, stop, progress, Buffers())
-        found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored])
+        serving = _serving(mine, desks[1], as_served, worker_count(workers), fuse)
+        found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored], serving.tables)
         one.assert_unchanged()
         two.assert_unchanged()
     rows, whole = _rows(mine, right, found)
     bad_scales = [finding_ for item in found for finding_ in item.findings]
     judged = judge([row for row in rows if "metrics" in row], limits)
-    findings = [*missing, *bad_scales, *judged, *_bytes_findings(found)]
+    findings = [*missing, *serving.findings, *bad_scales, *judged, *_bytes_findings(found)]
     document = envelope(
         "fidelity-gate",
         source=_files(theirs, workers),
         output=_files(mine, workers),
         verb="gate",
         fingerprint=None,
-        parameters={"limits": dict(limits), "stored": stored},
-        summary=gate_summary(rows, whole, limits, STORED[stored]),
+        parameters={"limits": dict(limits), "stored": stored, "as_served": as_served, "fuse": list(fuse)},
+        summary=gate_summary(rows, whole, limits, STORED[stored], as_served),
         findings=findings,
     )
     name = "FIDELITY_GATE.json" if report is None else Path(report).name
@@ -89,6 +98,13 @@ def gate(
         _write(Path(report).parent, rendered.files)
     status = 1 if any(item.severity == "error" for item in findings) else 0
     return GateResult(rendered.document, rows, tuple(findings), status, rendered.files)
+
+
+def _serving(mine: Checkpoint, desk: Desk, as_served: str | None, workers: int, fuse: Sequence[str]) -> Serving:
+    if as_served is None:
+        return Serving()
+    identity = identify(mine)
+    return serving_of(desk, identity.packed, identity.layout, as_served, workers, user_groups(fuse))
 
 
 def _rows(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from convertkit.checks.fidelity import DEFAULT_LIMITS
+from convertkit.checks.served import ENGINES
 from convertkit.containers.folder import open_checkpoint
 from convertkit.convert.identify import identify
 from convertkit.convert.place import check_place
@@ -38,6 +39,7 @@ def pack_nvfp4(
     target_model: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     header_slack_bytes: int = 0,
+    as_served: str | None = None,
     limits: Mapping[str, float | None] = DEFAULT_LIMITS,
     only_plan: bool = False,
     options: Options = Options(),
@@ -58,6 +60,7 @@ def pack_nvfp4(
         global_scales_from: a packed checkpoint whose global scales are tried first when a grid is searched.
         fuse: more fused groups, each ``a.{i}.to_q,a.{i}.to_k``.
         reversible_scale: choose global scales whose reciprocal inverts back, so that re-spelling is exact.
+        as_served: judge the planes as this engine (a row of ``checks.served.ENGINES``) would serve them.
         target_model: folder of the target; only EAGLE-3 drafters in ModelOpt spelling need it.
 
     Raises:
@@ -69,6 +72,8 @@ def pack_nvfp4(
             f"unknown scales '{scales}' or dialect '{dialect}'",
             fix=f"scales: {', '.join(SCALES)}; dialects: {', '.join(DIALECTS)}",
         )
+    if as_served is not None and as_served not in ENGINES:
+        raise refusal("E_USAGE", f"unknown engine '{as_served}'", fix=f"one of {', '.join(ENGINES)}")
     searched = SCALES[scales].search != "no"
     if (allow_loss and scales != "lossless") or (global_scales_from is not None and not searched):
         raise refusal(
@@ -94,4 +99,4 @@ def pack_nvfp4(
     plan = plan_pack(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
     if only_plan:
         return dry_run(plan)
-    return carry_out(plan, Path(out), [gate_report(limits), audit_report()], options)
+    return carry_out(plan, Path(out), [gate_report(limits, as_served, options.workers), audit_report()], options)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally, judge, total
+from convertkit.checks.gate import compare_checkpoints, weights_of
+from convertkit.checks.serving import serving_of
+from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.reader import Reader
 from convertkit.convert.encoders import grid_of
 from convertkit.convert.gridsearch import grid_data
-from convertkit.convert.survey import Facts
+from convertkit.convert.identify import identify
+from convertkit.convert.stop import Stop
+from convertkit.convert.survey import Desk, Facts
+from convertkit.convert.tiles import Buffers, worker_count
 from convertkit.convert.units import Pack
 from convertkit.errors import Finding, finding
+from convertkit.layouts.fused import user_groups
+from convertkit.progress import SILENT
 from convertkit.release.rows import gate_row, gate_summary, scales_row
 from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import GATE, report_of
@@ -19,26 +29,53 @@ from convertkit.verbs.reporting import GATE, report_of
 MAX_LISTED = 50
 
 
-def gate_report(limits: Mapping[str, float | None]) -> Reporter:
-    """FIDELITY_GATE.json of a pack: every linear, every fused group and the whole against the source."""
+def gate_report(limits: Mapping[str, float | None], as_served: str | None = None, workers: int = 0) -> Reporter:
+    """FIDELITY_GATE.json of a pack: every linear, every fused group and the whole against the source.
+
+    ``as_served`` measures the planes as that engine would serve them.
+    """
 
     def report(case: Case) -> Report:
+        served, warnings = _as_served(case, as_served, worker_count(workers))
         rows: list[dict[str, Any]] = []
         tallies: list[Tally] = []
         for item in case.evidence:
             if isinstance(item.unit, Pack):
-                rows.extend(_group_rows(case.facts, item.unit, item.details))
-                tallies.extend(detail.tally.fidelity for detail in item.details if isinstance(detail, PackedEvidence))
+                packed = [_replaced(detail, served) for detail in item.details if isinstance(detail, PackedEvidence)]
+                rows.extend(_group_rows(case.facts, item.unit, packed))
+                tallies.extend(detail.tally.fidelity for detail in packed)
         whole = total(tallies)
         rows.append(gate_row("whole", whole, scope="whole"))
-        findings = [*judge(rows, limits), *_grid_findings(case)]
-        return report_of(GATE, "fidelity-gate", case, rows, gate_summary(rows, whole, limits), findings)
+        findings = [*warnings, *judge(rows, limits), *_grid_findings(case)]
+        summary = gate_summary(rows, whole, limits, None, as_served)
+        return report_of(GATE, "fidelity-gate", case, rows, summary, findings)
 
     return report
 
 
-def _group_rows(facts: Facts, unit: Pack, details: Iterable[Any]) -> list[dict[str, Any]]:
-    packed = [detail for detail in details if isinstance(detail, PackedEvidence)]
+def _replaced(detail: PackedEvidence, served: Mapping[str, Tally]) -> PackedEvidence:
+    """The evidence with the tally of its values as they are served."""
+    return replace(detail, tally=replace(detail.tally, fidelity=served.get(detail.module, detail.tally.fidelity)))
+
+
+def _as_served(case: Case, engine: str | None, workers: int) -> tuple[dict[str, Tally], tuple[Finding, ...]]:
+    """Tallies of the packed linears as an engine serves them, by module; none without an engine."""
+    if engine is None:
+        return {}, ()
+    staged = open_checkpoint(case.staged)
+    identity = identify(staged)
+    fuse = user_groups(case.plan.parameters.get("fuse") or ())
+    mine, yours = weights_of(case.plan.source), weights_of(staged)
+    pairs = [(mine[f"{module}.weight"], yours[f"{module}.weight"]) for module in identity.packed]
+    with Reader(case.plan.source) as one, Reader(staged) as two:
+        desks = Desk(one, Stop(), SILENT, Buffers()), Desk(two, Stop(), SILENT, Buffers())
+        serving = serving_of(desks[1], identity.packed, identity.layout, engine, workers, fuse)
+        found = compare_checkpoints(desks, pairs, workers, None, serving.tables)
+    tallies = {item.name.removesuffix(".weight"): item.tally for item in found if item.tally is not None}
+    return tallies, serving.findings
+
+
+def _group_rows(facts: Facts, unit: Pack, packed: Sequence[PackedEvidence]) -> list[dict[str, Any]]:
     group = unit.modules[0] if len(packed) > 1 else None
     choice = unit.arithmetic if grid_of(facts, unit) is None else "grid"
     rows = [

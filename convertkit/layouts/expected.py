@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convertkit.layouts.layout import Layout, Rule, dimensions, shape_of
+from convertkit.layouts.meaning import MAX_LAYERS
 from convertkit.layouts.presence import PRESENCE
 from convertkit.layouts.rules import compile_template
 
@@ -34,7 +35,7 @@ def expected_tensors(layout: Layout, config: Mapping[str, Any]) -> dict[str, Exp
         return None
     dims = dimensions(config, layout.speculators)
     layers = 1 if layout.name == "speculators-mtp" else dims.get("L")
-    if layers is None:
+    if layers is None or layers > MAX_LAYERS:
         return None
     found: dict[str, Expected] = {}
     for rule in layout.rules:

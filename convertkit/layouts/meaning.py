@@ -19,6 +19,9 @@ HF_THETA = 10_000.0
 ROPE_IGNORED = frozenset({"mrope_section", "mrope_interleaved", "partial_rotary_factor"})
 """Numbers that the default rope of transformers' Qwen3 and Llama never reads."""
 
+MAX_LAYERS = 4096
+"""A config that states more is damaged; nothing is built layer by layer for it."""
+
 ROPE_NAMES = frozenset({"rope_theta", "rope_type", "type"})
 
 
@@ -121,12 +124,13 @@ def resolve(algorithm: str, values: Mapping[str, Any], rules: Rules) -> DrafterS
     """The spec that values mean under a reader's rules."""
     made = {name: values[name] for name in FIELDS if values.get(name) is not None}
     made["algorithm"] = algorithm
-    made["attention"] = ATTENTION[rules.attention](values, values.get("layers") or 0)
+    layers = values.get("layers") or 0
+    made["attention"] = ATTENTION[rules.attention](values, layers) if layers <= MAX_LAYERS else ()
     made["rope"] = rope_of(values, rules)
     if values.get("aux_taps") is not None:
         made["taps"] = values["aux_taps"]
-    if made.get("taps") is None and rules.taps == "spread" and values.get("target_layers") and values.get("layers"):
-        made["taps"] = spread_taps(values["target_layers"], values["layers"])
+    if made.get("taps") is None and rules.taps == "spread" and values.get("target_layers") and made["attention"]:
+        made["taps"] = spread_taps(values["target_layers"], layers)
     if made.get("block_size") is not None and made.get("draft_tokens") is None:
         made["draft_tokens"] = made["block_size"] - (0 if made.get("sample_from_anchor") else 1)
     for name in ("eps", "embedding_scale", "output_multiplier"):
@@ -143,11 +147,11 @@ def rope_of(values: Mapping[str, Any], rules: Rules) -> Rope:
     stated |= dict(values.get("rope_parameters") or {})
     if per_layer_type(stated):
         inner = [stated[kind] for kind in (SLIDING, FULL) if isinstance(stated.get(kind), Mapping)]
-        theta = next((part["rope_theta"] for part in inner if part.get("rope_theta")), rules.theta)
+        theta = next((part["rope_theta"] for part in inner if _number(part.get("rope_theta"))), rules.theta)
         return Rope(float(theta), "per layer type", tuple(sorted((name, _frozen(v)) for name, v in stated.items())))
-    theta = stated.get("rope_theta") or values.get("rope_theta") or rules.theta
+    theta = _number(stated.get("rope_theta")) or values.get("rope_theta") or rules.theta
     kind = str(stated.get("rope_type") or stated.get("type") or "default")
-    fraction = stated.get("partial_rotary_factor")
+    fraction = _number(stated.get("partial_rotary_factor"))
     fraction = values.get("partial_rotary") if fraction is None else fraction
     numbers = {name: value for name, value in stated.items() if name not in ROPE_NAMES | {"partial_rotary_factor"}}
     if rules.whole_head and kind == "default":
@@ -160,6 +164,10 @@ def rope_of(values: Mapping[str, Any], rules: Rules) -> Rope:
         1.0 if fraction is None else float(fraction),
         True if neox is None else bool(neox),
     )
+
+
+def _number(value: Any) -> float | None:
+    return value if type(value) in (int, float) else None
 
 
 def per_layer_type(rope: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from convertkit.errors import Finding, finding
 from convertkit.layouts.configs import READINGS, Reading
 from convertkit.layouts.fields import CONFIG_FILE, read_values
 from convertkit.layouts.layout import Layout
-from convertkit.layouts.meaning import resolve
+from convertkit.layouts.meaning import MAX_LAYERS, resolve
 from convertkit.layouts.rules import without_model
 
 BORROWABLE = ("embed_tokens.weight", "lm_head.weight")
@@ -24,7 +24,7 @@ def read_spec(reading: Reading, config: Mapping[str, Any]) -> tuple[DrafterSpec,
     """The spec, and E_CONFIG for every field that is malformed or stated twice differently."""
     values, faults = read_values(reading.fields, config)
     spec = resolve(reading.algorithm, values, reading.rules)
-    return spec, (*faults, *_rope_conflicts(values), *_causal_conflicts(values, spec))
+    return spec, (*faults, *_rope_faults(values), *_causal_conflicts(values, spec), *_depth_faults(values))
 
 
 def stated_spec(
@@ -53,12 +53,26 @@ def with_tensors(spec: DrafterSpec, names: Iterable[str]) -> DrafterSpec:
     return replace(spec, borrowed=borrowed, vocabulary_map="d2t" if "d2t" in plain else None)
 
 
-def _rope_conflicts(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _rope_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
     inner = values.get("rope_parameters") or {}
     for key, other in (("rope_theta", values.get("rope_theta")), ("partial_rotary_factor", values["partial_rotary"])):
-        if inner.get(key) is not None and other is not None and inner[key] != other:
-            message = f"'{key}' is {other}, and {inner[key]} in 'rope_parameters': readers disagree about which counts"
+        stated = inner.get(key)
+        place = f"rope_parameters.{key}"
+        if stated is not None and type(stated) not in (int, float):
+            yield finding("E_CONFIG", "error", f"'{place}' is not a number", file=CONFIG_FILE, key=place)
+        elif stated is not None and other is not None and stated != other:
+            message = f"'{key}' is {other}, and {stated} in 'rope_parameters': readers disagree about which counts"
             yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key=key, fix="make the two equal")
+
+
+def _depth_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
+    if (values.get("layers") or 0) > MAX_LAYERS:
+        message = f"the config states {values['layers']} layers"
+        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="num_hidden_layers")
+    types = values.get("layer_types")
+    if types is not None and values.get("layers") is not None and len(types) != values["layers"]:
+        message = f"'layer_types' has {len(types)} entries for {values['layers']} layers"
+        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="layer_types")
 
 
 def _causal_conflicts(values: Mapping[str, Any], spec: DrafterSpec) -> Iterator[Finding]:

@@ -17,7 +17,9 @@ import numpy as np
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
+from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
+from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
 from convertkit.convert.identify import Identity, identify
 from convertkit.dialects.coverage import Coverage, runtime_names
@@ -39,6 +41,7 @@ class Audit:
     rows: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any]
     findings: tuple[Finding, ...] = field(default_factory=tuple)
+    engines: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -51,6 +54,7 @@ def audit_written(
     *,
     fuse: Sequence[Group] = (),
     scan: bool = False,
+    wanted: Wanted | None = None,
 ) -> Audit:
     """Audit an opened checkpoint.
 
@@ -58,6 +62,7 @@ def audit_written(
     of their layout. ``fuse`` adds fused groups. Global scales are read; with ``scan`` also block scales, codes and
     dense weights (bad values become errors). Codes: all of E_PACK_*, E_SCALE_*, E_QCONFIG*, E_LAYOUT_*,
     E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE, and N_ON_GRID or W_PART_GRID for dense linears on a grid.
+    ``wanted`` adds engines, a target and a reference.
     """
     if checkpoint.container == "gguf":
         from convertkit.checks.gguf_audit import audit_gguf
@@ -77,6 +82,7 @@ def audit_written(
         }
         bits = _global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
+        findings += inverted_scales(identity.packed, bits)
         findings += _fused_findings(groups, bits)
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
@@ -85,8 +91,13 @@ def audit_written(
 
             findings += grid_findings(checkpoint, identity.linears, identity.layout, reader, fuse)
         reader.assert_unchanged()
-    rows = tuple(_rows(checkpoint, identity))
-    return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings))
+    rows: tuple[Mapping[str, Any], ...] = tuple(_rows(checkpoint, identity))
+    views: tuple[Mapping[str, Any], ...] = ()
+    if wanted is not None:
+        more = wanted.audit(checkpoint, identity, rows)
+        rows, views = more.rows, more.views
+        findings += more.findings
+    return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings), views)
 
 
 def _global_bits(reader: Reader, packed: Mapping[str, PackedModule]) -> dict[str, int]:

@@ -35,7 +35,7 @@ SPEC_TYPES = (("dspark", "draft-dspark"), ("dflash", "draft-dflash"), ("eagle3",
 def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "BF16") -> Load:
     """A folder of safetensors is refused; the settings are those of its GGUF."""
     message = "llama.cpp reads GGUF files only; write one with: convertkit to-gguf SRC OUT.gguf --target-model DIR"
-    refused = Refused("open", message, "llama.cpp.gguf")
+    refused = Refused("open", message, "llama.cpp.gguf", foreign=True)
     return Load((refused,), notes=tuple(_notes(source)), settings=tuple(spec_settings(source.config)))
 
 
@@ -56,5 +56,5 @@ def spec_settings(config: Mapping[str, Any]) -> Iterator[Setting]:
     yield Setting("--spec-type", kind, "the kind of drafter")
     block = block_size(config)
     if block and kind != "draft-eagle3":
-        why = f"at most this: block {block} is one anchor and {block - 1} drafts; more is clamped"
+        why = f"block {block} is one anchor and {block - 1} drafts; more is clamped"
         yield Setting("--spec-draft-n-max", block - 1, why, "limit")

@@ -53,6 +53,8 @@ class Refused:
     rule: str
     tensor: str | None = None
     key: str | None = None
+    foreign: bool = False
+    """The engine does not read this kind of file at all, which is no fault of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ loader was run and did it, ``read`` that only its source was read. A version tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +59,8 @@ class Asked:
 
     engine: Engine
     version: str
+    by_name: bool = True
+    """False if it is one of all: that it does not read a format is then no error of the checkpoint."""
 
     @property
     def proven(self) -> bool:
@@ -107,11 +109,14 @@ def parse_engine(text: str) -> Asked:
     return Asked(engine, version or engine.proven[0])
 
 
-def parse_engines(texts: Iterable[str]) -> tuple[Asked, ...]:
+def parse_engines(texts: Sequence[str]) -> tuple[Asked, ...]:
     """The engines asked for, each once; ``all`` is every engine in its default version."""
     asked: list[Asked] = []
     for text in texts:
-        asked += [parse_engine(name) for name in ENGINES] if text == "all" else [parse_engine(text)]
+        asked += [parse_engine(text)] if text != "all" else []
+    if "all" in texts:
+        named = {one.engine.name for one in asked}
+        asked += [Asked(item, item.proven[0], False) for name, item in ENGINES.items() if name not in named]
     return tuple(dict.fromkeys(asked))
 
 

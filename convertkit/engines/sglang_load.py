@@ -10,7 +10,7 @@ from typing import Any
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.loading import Book
-from convertkit.engines.model import Filled, Load, Note, Parameter, Setting, Stop, Wrong, stop
+from convertkit.engines.model import Filled, Load, Note, Parameter, Refused, Setting, Stop, Wrong, stop
 from convertkit.engines.rules import Rule
 from convertkit.engines.rules import Source as Place
 from convertkit.engines.source import Source
@@ -79,7 +79,7 @@ def read_draft(config: Mapping[str, Any]) -> VllmDraft:
     """A flat config with the defaults of its transformers class. Raises Stop."""
     if config.get("speculators_config") is not None or config.get("speculators_model_type") is not None:
         message = "SGLang reads no speculators config: it finds no architecture of a drafter that it knows"
-        raise stop("config", message, "sglang.speculators", key="speculators_config")
+        raise Stop(Refused("config", message, "sglang.speculators", key="speculators_config", foreign=True))
     defaults = FLAT_DEFAULTS.get(str(config.get("model_type")))
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else "none"

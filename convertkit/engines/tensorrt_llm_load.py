@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convertkit.engines.model import Load, Note, Refused, Setting, Wrong
+from convertkit.engines.model import Load, Refused, Setting, Wrong
 from convertkit.engines.rules import Rule
 from convertkit.engines.rules import Source as Place
 from convertkit.engines.source import Source
@@ -41,12 +41,11 @@ def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "B
     label = " ".join(map(str, config.get("architectures") or ()))
     if config.get("speculators_config") is not None:
         message = "the speculators config is not read: convert the drafter to its flat layout"
-        return Load((Refused("config", message, "tensorrt-llm.flat", key="speculators_config"),))
+        return Load((Refused("config", message, "tensorrt-llm.flat", key="speculators_config", foreign=True),))
     unknown = "TensorRT-LLM's loader was read in part and not run"
     refusals = tuple(_dspark_refusals(source)) if "DSpark" in label else ()
     wrongs = tuple(_dflash_wrongs(config)) if "DFlash" in label else ()
-    notes = tuple(Note(item.message, item.rule, warning=True) for item in wrongs)
-    return Load(refusals, wrongs, notes, settings=tuple(_settings(config, label)), unknown=unknown)
+    return Load(refusals, wrongs, settings=tuple(_settings(config, label)), unknown=unknown)
 
 
 def _dspark_refusals(source: Source) -> Iterator[Refused]:
@@ -75,6 +74,4 @@ def _settings(config: Mapping[str, Any], label: str) -> Iterator[Setting]:
     if "DFlash" in label:
         yield Setting("decoding_type", "DFlash", f"the architecture is {label}")
     if "DFlash" in label and isinstance(block, int):
-        yield Setting(
-            "max_draft_len", block - 1, f"at most this: block {block} is one anchor and {block - 1} drafts", "limit"
-        )
+        yield Setting("max_draft_len", block - 1, f"block {block} is one anchor and {block - 1} drafts", "limit")

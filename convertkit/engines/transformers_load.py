@@ -23,4 +23,4 @@ RULES: Mapping[str, Rule] = {
 def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "BF16") -> Load:
     """Refused: drafters come with classes of their own packages."""
     message = "transformers has no class for a drafter; its own package loads it (z-lab dflash, speculators)"
-    return Load((Refused("config", message, "transformers.drafters", key="architectures"),))
+    return Load((Refused("config", message, "transformers.drafters", key="architectures", foreign=True),))

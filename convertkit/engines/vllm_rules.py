@@ -84,9 +84,16 @@ _ROWS = (
     _rule("features", "the width of the features is checked at the first step", f"{_MODELS}/qwen3_dflash.py", 841,
           "read"),
     _rule("reading", "the engine understands a field of the config otherwise", f"{_SPEC}/algos.py", 125),
+    _rule("scales", "of a speculators DFlash 2 config only the four keys of convolution and selector are carried",
+          f"{_SPEC}/algos.py", 142),
     _rule("runner-v2", "DSpark, DFlash 2 and drafts of mixed layers need the V2 model runner", "config/vllm.py", 3110,
           "read"),
     _rule("runner-v1", "P-EAGLE needs the V1 model runner", "config/vllm.py", 3070, "read"),
+    # targets
+    _rule("target-norm", "of an unquantized target, parameters without a quantization method must all be loaded",
+          "model_executor/model_loader/default_loader.py", 526),
+    _rule("target-mtp", "names that begin with mtp. belong to another model", f"{_MODELS}/qwen3_5.py", 478, "read"),
+    _rule("tied", "a tied head is the embedding", f"{_MODELS}/utils.py", 200, "read"),
     # other versions
     _rule("hybrid-window", "before 0.33, page sizes of a sliding draft beside a hybrid target may not be unified",
           "v1/core/kv_cache_planning.py", 346, "read", until="0.33"),

@@ -21,6 +21,7 @@ def serving_wrongs(draft: VllmDraft, target: Target, config: Mapping[str, Any]) 
         yield from _widths(draft, target)
     yield from _mask_token(draft, target)
     yield from _tokens(draft, config)
+    yield from _scales(draft, config)
 
 
 def _taps(draft: VllmDraft, target: Target) -> Iterator[Wrong]:
@@ -93,6 +94,18 @@ def _tokens(draft: VllmDraft, config: Mapping[str, Any]) -> Iterator[Wrong]:
         yield Wrong("E_DRAFT_TOKENS", message, "vllm.tokens", key="speculators_config.proposal_methods")
 
 
+SCALES = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit_softcapping": 0.0}
+"""Factors of DFlash 2 and their neutral values; a speculators config has no way to bring them to vLLM."""
+
+
+def _scales(draft: VllmDraft, config: Mapping[str, Any]) -> Iterator[Wrong]:
+    for key, neutral in SCALES.items():
+        stated = config.get(key)
+        if draft.speculators and draft.kind == "dflash2" and stated is not None and (stated or 0.0) != neutral:
+            message = f"{key} is {stated} and is not carried into the draft: the engine takes {neutral:g}"
+            yield Wrong("E_READER_DIFFERS", message, "vllm.scales", key=key)
+
+
 def vllm_settings(draft: VllmDraft, config: Mapping[str, Any]) -> tuple[Setting, ...]:
     """What ``--speculative-config`` must say for this drafter, each part with its reason. Nothing is guessed: what
     neither checkpoint nor engine fixes is a choice and is left out, or given as a limit."""
@@ -102,7 +115,7 @@ def vllm_settings(draft: VllmDraft, config: Mapping[str, Any]) -> tuple[Setting,
         why = f"block {block} is one anchor and {block - 1} drafts, and the convolutions repeat every 1 + tokens"
         made.append(Setting("num_speculative_tokens", block - 1, why))
     elif draft.kind == "dflash" and block:
-        why = f"at most this: block {block} is one anchor and {block - 1} drafts; fewer may be faster"
+        why = f"block {block} is one anchor and {block - 1} drafts; fewer may be faster"
         made.append(Setting("num_speculative_tokens", block - 1, why, "limit"))
     elif draft.kind == "dspark" and block:
         anchor = draft.get("sample_from_anchor", not draft.speculators)

@@ -10,7 +10,10 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import Audit, audit_written
+from convertkit.checks.target import read_target
+from convertkit.checks.wanted import Wanted
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any
+from convertkit.engines.rules import Asked, parse_engines
 from convertkit.errors import Finding, refusal, shown
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT, Progress
@@ -33,6 +36,10 @@ def audit(
     *,
     fuse: Sequence[str] = (),
     scan: bool = False,
+    engines: Sequence[str] = (),
+    target_model: str | os.PathLike[str] | None = None,
+    tp: int = 1,
+    against: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     workers: int = 0,
     progress: Progress = SILENT,
@@ -40,15 +47,23 @@ def audit(
     """Audit a folder or a safetensors file. Nothing is written unless ``report`` names a file, ending in .json.
 
     Headers, config and global scales are read; with ``scan`` all values, with ``report`` all bytes, for the digests.
-    ``fuse`` adds fused groups, each ``a.{i}.to_q,a.{i}.to_k``.
+    ``fuse`` adds fused groups, each ``a.{i}.to_q,a.{i}.to_k``. ``engines`` are names with or without a version
+    (``vllm``, ``sglang@0.5.23``, ``all``), asked what they would do on ``tp`` ranks beside the target in the folder
+    ``target_model``. ``against`` is a checkpoint that this one must be a drop-in for.
 
     Raises:
         ConvertError: a broken container (3), a report that cannot be written (4).
     """
     if report is not None and Path(report).suffix != ".json":
         raise refusal("E_USAGE", "the report's name must end in .json")
+    if tp < 1:
+        raise refusal("E_USAGE", "--tp is the number of ranks, at least 1")
+    asked = parse_engines(engines)
     checkpoint = open_any(path)
-    found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan)
+    target = None if target_model is None else read_target(target_model)
+    reference = None if against is None else open_any(against)
+    wanted = Wanted(asked, target, tp, reference) if asked or target or reference else None
+    found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan, wanted=wanted)
     status = 1 if found.errors else 0
     if report is None:
         return AuditResult(_document(found), found.findings, status)
@@ -58,10 +73,12 @@ def audit(
         output=_files(checkpoint, workers, progress),
         verb="audit",
         fingerprint=None,
-        parameters={"fuse": list(fuse), "scan": scan},
+        parameters=_parameters(fuse, scan, asked, tp),
         summary=found.summary,
         findings=found.findings,
     )
+    if found.engines:
+        document["engines"] = [settled(view) for view in found.engines]
     place = Path(report)
     rendered = render_report(place.name, document, found.rows)
     for name, data in rendered.files.items():
@@ -72,8 +89,16 @@ def audit(
     return AuditResult(rendered.document, found.findings, status)
 
 
+def _parameters(fuse: Sequence[str], scan: bool, asked: Sequence[Asked], tp: int) -> dict[str, Any]:
+    """What was asked for; engines only where they were, so that other reports stay as they are."""
+    given: dict[str, Any] = {"fuse": list(fuse), "scan": scan}
+    return {**given, "engines": [str(one) for one in asked], "tp": tp} if asked else given
+
+
 def _document(found: Audit) -> dict[str, Any]:
+    engines = {"engines": [settled(view) for view in found.engines]} if found.engines else {}
     return {
+        **engines,
         "verdict": "fail" if found.errors else "pass",
         "summary": dict(found.summary),
         "rows": [settled(row) for row in found.rows],

@@ -32,6 +32,7 @@ BEYOND_LOADING = {
     "anchor of dflash": "E_DRAFT_TOKENS",
     "anchor not stated": "E_DRAFT_TOKENS",
     "target hidden size": "E_PAIR",
+    "output multiplier nested": "E_READER_DIFFERS",
 }
 """Cases that load whole and go wrong at the first step, or in what is drafted: nothing that a loader shows."""
 

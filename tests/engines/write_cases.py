@@ -8,13 +8,17 @@ from pathlib import Path
 
 from tests.engines.cases import build, cases, slug
 from tests.engines.drafters import TARGET, write
+from tests.engines.target_cases import build_target, target_cases
 
 
 def write_all(out: Path) -> int:
-    """The cases below ``out/cases`` and their target in ``out/target``; how many."""
+    """Drafters below ``out/cases``, their target in ``out/target``, targets below ``out/targets``; the drafters."""
     target = out / "target"
     target.mkdir(parents=True)
     (target / "config.json").write_text(json.dumps(dict(TARGET)))
+    for name, case in target_cases():
+        if case.run:
+            write(build_target(case), out / "targets" / slug(name))
     written = {slug(name): write(build(case), out / "cases" / slug(name)) for name, case in cases()}
     return len(written)
 

@@ -1,6 +1,7 @@
 """Run vLLM's own config, model classes and loader over drafters on a CPU, and record what became of each tensor.
 
     python tests/oracle/vllm_loader.py FOLDER_OF_DRAFTERS TARGET_FOLDER OUT.json
+    python tests/oracle/vllm_loader.py FOLDER_OF_TARGETS OUT.json
 
 where the drafters are those that ``python -m tests.engines.write_cases OUT`` writes.
 
@@ -136,9 +137,10 @@ class Watch:
             parameter.weight_loader = self.watched(name, inner)
 
     def watched(self, name: str, inner: Any) -> Any:
-        def loader(parameter: Any, loaded: Any, *rest: Any, **more: Any) -> Any:
+        def loader(*rest: Any, **more: Any) -> Any:
+            loaded = more["loaded_weight"] if "loaded_weight" in more else rest[1]
             stored = self.stored.get(id(loaded)) or self.by_storage(loaded)
-            done = inner(parameter, loaded, *rest, **more)
+            done = inner(*rest, **more)
             if stored is not None:
                 self.used[stored] = name
             return done
@@ -189,6 +191,7 @@ def load(folder: Path, target: Path) -> dict[str, Any]:
     from vllm.config import set_current_vllm_config
     from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader import base_loader, get_model
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -214,17 +217,25 @@ def load(folder: Path, target: Path) -> dict[str, Any]:
     BaseModelLoader.create_model = created
     DefaultModelLoader.get_all_weights = lambda self, *rest: watch.read(every(self, *rest))
     DefaultModelLoader.load_weights = filled
+    alone = target == folder
     try:
-        method = speculation(json.loads((folder / "config.json").read_text()))
+        given: dict[str, Any] = {}
+        if not alone:
+            method = speculation(json.loads((folder / "config.json").read_text()))
+            given = {"speculative_config": {**method, "model": str(folder)}}
         config = EngineArgs(
             model=str(target), skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256,
-            use_tqdm_on_load=False, speculative_config={**method, "model": str(folder)},
+            use_tqdm_on_load=False, **given,
         ).create_engine_config()  # fmt: skip
         stage = "create"
         with set_current_vllm_config(config):
             place = Path(tempfile.mkdtemp()) / "store"
             init_distributed_environment(1, 0, f"file://{place}", 0, "gloo")
             ensure_model_parallel_initialized(1, 1)
+            if alone:
+                base_loader.process_weights_after_loading = lambda *rest: None  # repacks experts with compiled kernels
+                get_model(vllm_config=config)
+                return {"loads": True, **parameters(watch, None, None)}
             lender = stub(config)
             model = entry(config.speculative_config.method)(lender, config)
         return {"loads": True, **parameters(watch, model, lender)}
@@ -236,11 +247,11 @@ def load(folder: Path, target: Path) -> dict[str, Any]:
 def parameters(watch: Watch, model: Any, lender: Any) -> dict[str, Any]:
     """State and shape of every parameter, the stored tensors that filled none, what the target lends."""
     lent = []
-    if model.model.embed_tokens is lender.model.embed_tokens:
+    if lender is not None and model.model.embed_tokens is lender.model.embed_tokens:
         lent.append("model.embed_tokens.weight")
-    if model.lm_head is lender.lm_head:
+    if lender is not None and model.lm_head is lender.lm_head:
         lent.append("lm_head.weight")
-    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
+    buffers = {name.rpartition(".")[2] for name, _ in watch.model.named_buffers()}
     unused = [name for name in watch.names if name not in watch.used and name.rpartition(".")[2] not in buffers]
     state = {name: [found, watch.shapes[name]] for name, found in sorted(watch.state.items())}
     return {"parameters": state, "lent": lent, "unused": sorted(unused)}
@@ -288,11 +299,14 @@ def in_child(folder: Path, target: Path) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    folder, target, out = Path(words[0]), Path(words[1]), Path(words[2])
+    folder, out = Path(words[0]), Path(words[-1])
     os.environ.update(SETTINGS)
     prepare()
     folders = [item for item in sorted(folder.iterdir()) if item.is_dir()]
-    found = {item.name: brief(in_child(item, target), item.name.endswith("whole")) for item in folders}
+    found = {
+        item.name: brief(in_child(item, Path(words[1]) if len(words) == 3 else item), item.name.endswith("whole"))
+        for item in folders
+    }
     document = {"versions": versions(), "cases": found}
     out.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     return 0

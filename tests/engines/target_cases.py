@@ -1,0 +1,155 @@
+"""Tiny targets, whole and damaged: Qwen3, Llama and Qwen3-MoE for vLLM's loader, hybrid ones for the tables alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.demo.drafters import config_of, tensors_of
+from tests.engines.cases import MLP, QKV, added, both, dropped, prefixed, renamed, reshaped, rewritten
+from tests.engines.drafters import Draft, pack
+
+Damage = Callable[[Draft], object]
+HYBRID = "qwen3.5-moe-unfused"
+
+
+@dataclass(frozen=True)
+class TargetCase:
+    """``run`` says that vLLM's loader was run on it: its class can be built without a GPU."""
+
+    kind: str
+    damage: Damage
+    run: bool = True
+
+
+def model(kind: str) -> Draft:
+    """A whole model: a kind of ``convertkit demo``, or ``llama`` made from its Qwen3."""
+    base = "qwen3" if kind == "llama" else kind
+    config: dict[str, Any] = json.loads(json.dumps(config_of(base, "tiny")))
+    specs = {item.spec.name: item.spec for item in tensors_of(base, "tiny")}
+    if kind == "llama":
+        config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        for key in ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window"):
+            config.pop(key)
+        specs = {name: spec for name, spec in specs.items() if not name.endswith(("q_norm.weight", "k_norm.weight"))}
+    return Draft(config, specs)
+
+
+def _ct(leaves: tuple[str, ...], ignore: list[str]) -> Damage:
+    def damage(made: Draft) -> None:
+        modules = [name for name in made.specs if ".mlp.gate.weight" in name]
+        kept = {name: made.specs[name] for name in modules}
+        pack(made, leaves, "compressed-tensors")
+        made.specs.update(kept)
+        weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True,
+                   "dynamic": False}  # fmt: skip
+        group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "format": "nvfp4-pack-quantized"}
+        made.config["quantization_config"] = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+                                              "ignore": ignore, "config_groups": {"group_0": group}}  # fmt: skip
+
+    return damage
+
+
+def _tied(made: Draft) -> None:
+    made.config["tie_word_embeddings"] = True
+
+
+def _lost_layer(made: Draft) -> None:
+    made.drop(*[name for name in made.specs if ".layers.1." in name])
+
+
+def _lost_expert(made: Draft) -> None:
+    made.drop(*[name for name in made.specs if ".layers.1." in name and ".experts.3." in name])
+
+
+def _lost_vision(made: Draft) -> None:
+    made.drop(*[name for name in made.specs if ".visual." in name])
+
+
+def _mtp(made: Draft) -> None:
+    made.put("mtp.fc.weight", "BF16", 64, 128)
+
+
+def _advertised(made: Draft) -> None:
+    made.config["text_config"]["mtp_num_hidden_layers"] = 1
+
+
+ALL = (*MLP, *QKV, "o_proj")
+AT = "model.layers.0"
+Q = f"{AT}.self_attn.q_proj.weight"
+
+EVERY: Mapping[str, Damage] = {
+    "whole": lambda made: None,
+    "no q": dropped(Q),
+    "no norm": dropped(f"{AT}.input_layernorm.weight"),
+    "no final norm": dropped("model.norm.weight"),
+    "no embedding": dropped("model.embed_tokens.weight"),
+    "no head": dropped("lm_head.weight"),
+    "tied without head": both(_tied, dropped("lm_head.weight")),
+    "no layer 1": _lost_layer,
+    "unknown tensor": added(f"{AT}.mlp.extra.weight", "BF16", 4, 64),
+    "stray bias": added(f"{AT}.self_attn.o_proj.bias", "BF16", 64),
+    "norm too long": reshaped(f"{AT}.input_layernorm.weight", 128),
+    "no model prefix": rewritten("model.", ""),
+    "nested prefix": rewritten("model.", "model.language_model."),
+    "rotary cache": added(f"{AT}.self_attn.rotary_emb.inv_freq", "F32", 8),
+}
+
+OWN: Mapping[str, tuple[str, Damage]] = {
+    "qwen3 packed": ("qwen3", _ct(ALL, ["lm_head"])),
+    "qwen3 packed, no q codes": ("qwen3", both(_ct(ALL, ["lm_head"]), dropped(f"{AT}.self_attn.q_proj.weight_packed"))),
+    "qwen3 packed, no global scale": (
+        "qwen3", both(_ct(ALL, ["lm_head"]), dropped(f"{AT}.mlp.down_proj.weight_global_scale"))),
+    "qwen3 packed, no norm": ("qwen3", both(_ct(ALL, ["lm_head"]), dropped(f"{AT}.self_attn.q_norm.weight"))),
+    "qwen3 packed, mlp only": ("qwen3", _ct(MLP, ["lm_head", r"re:.*self_attn.*"])),
+    "moe lost expert": ("qwen3-moe", _lost_expert),
+    "moe no router": ("qwen3-moe", dropped(f"{AT}.mlp.gate.weight")),
+    "moe one gate lost": ("qwen3-moe", dropped(f"{AT}.mlp.experts.2.gate_proj.weight")),
+    "llama with a q norm": ("llama", added(f"{AT}.self_attn.q_norm.weight", "BF16", 16)),
+}  # fmt: skip
+
+TEXT = "model.language_model"
+TABLES_ONLY: Mapping[str, tuple[str, Damage]] = {
+    "hybrid whole": (HYBRID, lambda made: None),
+    "hybrid fused experts": ("qwen3.5-moe", lambda made: None),
+    "hybrid nested vision": (HYBRID, rewritten("model.visual.", f"{TEXT}.visual.")),
+    "hybrid stripped": (HYBRID, rewritten(f"{TEXT}.", "model.")),
+    "hybrid without prefix": (HYBRID, rewritten("model.", "")),
+    "hybrid doubled": (HYBRID, rewritten(f"{TEXT}.", f"{TEXT}.language_model.")),
+    "hybrid without vision": (HYBRID, _lost_vision),
+    "hybrid with mtp": (HYBRID, _mtp),
+    "hybrid mtp advertised": (HYBRID, _advertised),
+    "hybrid no conv": (HYBRID, dropped(f"{TEXT}.layers.0.linear_attn.conv1d.weight")),
+    "hybrid no decay": (HYBRID, dropped(f"{TEXT}.layers.0.linear_attn.A_log")),
+    "hybrid lost expert": (HYBRID, dropped(f"{TEXT}.layers.2.mlp.experts.1.down_proj.weight")),
+    "hybrid no shared gate": (HYBRID, dropped(f"{TEXT}.layers.1.mlp.shared_expert_gate.weight")),
+    "hybrid z too wide": (HYBRID, reshaped(f"{TEXT}.layers.0.linear_attn.in_proj_z.weight", 80, 64)),
+    "hybrid expert renamed": (
+        HYBRID,
+        renamed(f"{TEXT}.layers.0.mlp.experts.0.up_proj.weight", f"{TEXT}.layers.0.mlp.experts.up_proj.0.weight")),
+    "hybrid model prefix": (HYBRID, prefixed("model.")),
+}  # fmt: skip
+
+
+def target_cases() -> Iterator[tuple[str, TargetCase]]:
+    """Every case by name."""
+    for kind in ("qwen3", "llama", "qwen3-moe"):
+        for name, damage in EVERY.items():
+            yield f"{kind}, {name}", TargetCase(kind, damage)
+    for name, (kind, damage) in OWN.items():
+        yield name, TargetCase(kind, damage)
+    for name, (kind, damage) in TABLES_ONLY.items():
+        yield name, TargetCase(kind, damage, run=False)
+
+
+def build_target(case: TargetCase) -> Draft:
+    made = model(case.kind)
+    case.damage(made)
+    return made
+
+
+def specs_of(made: Draft) -> tuple[TensorSpec, ...]:
+    return tuple(made.specs[name] for name in sorted(made.specs))

@@ -61,7 +61,7 @@ def command(
         lambda progress: outcome(
             from_gguf(
                 source, out, dtype=dtype, dialect=dialect, config_from=config_from, target_model=target_model,
-                only_plan=dry_run, max_shard_bytes=sizes["max_shard_bytes"], options=make_options(progress),
+                only_plan=dry_run, options=make_options(progress), **sizes,
             ),
             "converted",
         ),

@@ -58,7 +58,9 @@ class Opened:
     vocabulary: int
 
 
-def plan_back(source: Checkpoint, request: BackRequest, max_shard_bytes: int = DEFAULT_SHARD_BYTES) -> Plan:
+def plan_back(
+    source: Checkpoint, request: BackRequest, max_shard_bytes: int = DEFAULT_SHARD_BYTES, slack_bytes: int = 0
+) -> Plan:
     """Plan the folder. Raises ``ConvertError`` with every tensor that cannot be taken back."""
     opened = open_model(source, request.config)
     config, notes = _config(opened, request)
@@ -68,7 +70,7 @@ def plan_back(source: Checkpoint, request: BackRequest, max_shard_bytes: int = D
     notes += [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
     parameters = {"dtype": request.dtype, "dialect": request.dialect, "arch": opened.arch.name,
                   "layout": opened.layout.name, "config": request.config is not None}  # fmt: skip
-    return settle(source, Draft("from-gguf", parameters, units, drops, documents, notes), max_shard_bytes)
+    return settle(source, Draft("from-gguf", parameters, units, drops, documents, notes), max_shard_bytes, slack_bytes)
 
 
 def open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:

@@ -33,6 +33,7 @@ def from_gguf(
     config_from: str | os.PathLike[str] | None = None,
     target_model: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    header_slack_bytes: int = 0,
     only_plan: bool = False,
     options: Options = Options(),
 ) -> Result | DryRun:
@@ -59,7 +60,7 @@ def from_gguf(
     config = None if config_from is None else _config_of(Path(config_from))
     layers = None if target_model is None else target_layers(target_model)
     request = BackRequest(DTYPES[dtype], dialect, config, layers)
-    plan = plan_back(checkpoint, request, max_shard_bytes)
+    plan = plan_back(checkpoint, request, max_shard_bytes, header_slack_bytes)
     if only_plan:
         return dry_run(plan)
     return carry_out(plan, Path(out), [gguf_report(written=False), audit_report()], options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf_values import plain
 from convertkit.containers.reader import Reader
+from convertkit.convert.gguf_run import GGUF_RUNNERS
+from convertkit.convert.gguf_units import Recode
 from convertkit.errors import ConvertError
 from convertkit.layouts.gguf_names import ARCHS, from_hub
 from convertkit.verbs.line import Options, Result
@@ -319,6 +322,36 @@ def test_a_folder_gets_report_and_manifest_and_a_file_nothing_beside_it(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["m", "one.gguf", "out", "reports"]
     assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "out" / "model.gguf").read_bytes()
     assert os.listdir(tmp_path / "reports") == ["GGUF_REPORT.json"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_model(tmp_path / "m", "dflash2")
+    convert(source, tmp_path / "whole.gguf", target, type="q8_0")
+    run = GGUF_RUNNERS[Recode]
+    done: list[Any] = []
+
+    def full_disk(job: Any, unit: Any) -> dict[str, str]:
+        if len(done) == 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done.append(unit)
+        return run(job, unit)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(GGUF_RUNNERS, Recode, full_disk)
+        with pytest.raises((ConvertError, OSError)):
+            convert(source, tmp_path / "x.gguf", target, type="q8_0", options=Options(workers=1))
+    assert not (tmp_path / "x.gguf").exists()
+    again: list[Any] = []
+
+    def counted(job: Any, unit: Any) -> dict[str, str]:
+        again.append(unit)
+        return run(job, unit)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(GGUF_RUNNERS, Recode, counted)
+        convert(source, tmp_path / "x.gguf", target, type="q8_0", options=Options(resume=True, workers=1))
+    assert len(done) + len(again) == len(tensors(tmp_path / "whole.gguf"))
+    assert (tmp_path / "x.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
 
 def test_an_existing_file_is_kept_without_force(tmp_path: Path, target: Path) -> None:

@@ -18,6 +18,7 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
 from convertkit.checks.scales import inverted_scales
+from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
@@ -82,6 +83,7 @@ def audit_written(
         }
         bits = _global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
+        findings += inverted_scales(identity.packed, bits)
         findings += inverted_scales(identity.packed, bits)
         findings += _fused_findings(groups, bits)
         findings += drafter_findings(checkpoint, identity, reader)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
+from convertkit.convert.oddities_layout import layout_oddities
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
 from convertkit.layouts.layout import Layout, config_value
@@ -31,7 +32,7 @@ CODEBOOKS = ("candidate_selector.predecessor_codebook", "candidate_selector.succ
 
 
 def oddities(checkpoint: Checkpoint, layout: Layout, modules: Iterable[str]) -> tuple[Finding, ...]:
-    """All oddities, as warnings."""
+    """All oddities, as warnings and notes."""
     modules = tuple(modules)
     config = checkpoint.config
     return (
@@ -41,6 +42,7 @@ def oddities(checkpoint: Checkpoint, layout: Layout, modules: Iterable[str]) -> 
         *_dtype(checkpoint),
         *_codebooks(checkpoint),
         *_absent(config, modules),
+        *layout_oddities(checkpoint, layout),
     )
 
 

@@ -120,7 +120,7 @@ def test_what_is_right_already_is_nothing_to_do(tmp_path: Path) -> None:
         {"presets": ["nested-vision"]},
         {"like": vision(tmp_path / "other", nested=False)},
     ):
-        made = fix_keys(right, tmp_path / "out", **words)  # type: ignore[arg-type]
+        made = fix_keys(right, tmp_path / "out", **words)
         assert isinstance(made, Keys)
         assert made.action == "nothing"
         assert edited(right, **words).action == "nothing"

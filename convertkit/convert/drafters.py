@@ -20,7 +20,8 @@ from convertkit.dialects.scheme import with_quantization
 from convertkit.dialects.writing import write_quantization
 from convertkit.drafter import FIELDS, DrafterSpec
 from convertkit.errors import Finding, finding, refusal
-from convertkit.layouts.forms import FORMS, Verifier, parts_of, write_config
+from convertkit.layouts.fields import put
+from convertkit.layouts.forms import FORMS, Carried, Verifier, parts_of, write_config
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.reading import BORROWABLE, stated_spec, with_tensors
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
@@ -74,47 +75,73 @@ def plan_drafter(
     raise_all(identity.errors)
     out = _route(request.to, identity.layout)
     _check_allowed(request.allow_loss)
+    meant = _meaning(source, identity, out, target)
+    carried = parts_of(identity.layout.name, source.config)
+    move = Move(
+        source, out, _written(meant, out, request), target, request, lose, new_names(source, identity.layout, out)
+    )
+    plan_tensors(move)
+    config = write_config(out.name, carried, move.spec, _verifier(out, source.config, request, target))
+    specs = [item for unit in move.units for item in unit.outputs]
+    names = [item.name for item in specs]
+    move.findings.extend(_config_findings(source, carried, config, move))
+    if target is not None:
+        dtype = carried.body.get("dtype") or carried.body.get("torch_dtype")
+        move.findings.extend(target_findings(meant, target, dtype if isinstance(dtype, str) else None))
+    move.findings.extend(judge(config, names, out, with_tensors(meant, names)))
+    raise_all(item for item in move.findings if item.severity == "error")
+    documents = _documents(config, identity, out, specs, target)
+    parameters = _parameters(identity.layout, move)
+    draft = Draft(request.verb, parameters, move.units, move.drops, documents, move.findings)
+    return settle(source, draft, files.max_shard_bytes, files.header_slack_bytes)
+
+
+def _meaning(source: Checkpoint, identity: Identity, out: Layout, target: Target | None) -> DrafterSpec:
+    """What the source means, completed by its target."""
     stated = stated_spec(identity.layout, source.config, source.tensors)
-    assert stated is not None
+    assert stated is not None  # every layout with a route has a table
     spec, faults = stated
     raise_all(faults)
     _check_backbone(spec)
-    spec = _completed(spec, out, target)
-    carried = parts_of(identity.layout.name, source.config)
-    lost = [
-        lose(key, "a key that the other format has no place for", request.allow_loss, file=CONFIG, key=key)
-        for key in carried.lost
-    ]
-    meant = spec
-    if out.name == "dflash" and "draft_vocabulary" in request.allow_loss and spec.draft_vocabulary != spec.vocabulary:
-        spec = replace(spec, draft_vocabulary=spec.vocabulary)
-    move = Move(source, out, spec, target, request, lose, new_names(source, identity.layout, out), findings=list(lost))
-    if target is not None:
-        move.findings.extend(target_findings(spec, target))
-    plan_tensors(move)
-    verifier = _verifier(out, source.config, request, target)
-    config = write_config(out.name, carried, spec, verifier)
-    specs = [item for unit in move.units for item in unit.outputs]
-    names = [item.name for item in specs]
-    meant = with_tensors(meant, names)
-    move.findings.extend(judge(config, names, out, meant))
-    move.findings.extend(_passed(carried.rest))
+    return _completed(spec, out, target)
+
+
+def _written(meant: DrafterSpec, out: Layout, request: DrafterRequest) -> DrafterSpec:
+    """What is written: the same, but for a reduced vocabulary that may be lost."""
+    if out.name == "dflash" and "draft_vocabulary" in request.allow_loss:
+        return replace(meant, draft_vocabulary=meant.vocabulary)
+    return meant
+
+
+def _config_findings(source: Checkpoint, carried: Carried, config: dict[str, Any], move: Move) -> Iterable[Finding]:
+    """Keys that are carried over though nobody knows them, and keys that the other format has no section for."""
+    same = FORMS[move.out.name].speculators is None and "speculators_model_type" not in source.config
+    for key, value in carried.lost.items():
+        if same:
+            put(config, key, value)
+        else:
+            message = "a key that the other format has no place for"
+            yield move.lose(key, message, move.request.allow_loss, file=CONFIG, key=key)
+    unknown = sorted(key for key in carried.rest if key != "transformers_version")
+    if unknown:
+        message = f"{len(unknown)} unknown config keys are carried over: {', '.join(unknown[:8])}"
+        yield finding("N_PASSED", "note", message, file=CONFIG, data={"keys": unknown})
     if "auto_map" in source.config:
         message = "'auto_map' names code of the source's format and is left out"
-        move.findings.append(finding("W_LOSS", "note", message, file=CONFIG, key="auto_map"))
-    raise_all(item for item in move.findings if item.severity == "error")
-    parameters = {
-        "to": request.to,
-        "from_layout": identity.layout.name,
-        "layout": out.name,
-        "target_id": request.target_id,
-        "target_layers": None if target is None else target.layers,
-        "allow_loss": sorted(request.allow_loss),
+        yield finding("W_LOSS", "note", message, file=CONFIG, key="auto_map")
+
+
+def _parameters(layout: Layout, move: Move) -> dict[str, Any]:
+    """What decides the output besides the source."""
+    return {
+        "to": move.request.to,
+        "from_layout": layout.name,
+        "layout": move.out.name,
+        "target_id": move.request.target_id,
+        "target_layers": None if move.target is None else move.target.layers,
+        "allow_loss": sorted(move.request.allow_loss),
         "borrowed": _borrowed(move.units),
     }
-    documents = _documents(config, identity, out, specs, target)
-    draft = Draft(request.verb, parameters, move.units, move.drops, documents, move.findings)
-    return settle(source, draft, files.max_shard_bytes, files.header_slack_bytes)
 
 
 def _route(to: str, layout: Layout) -> Layout:
@@ -216,10 +243,3 @@ def _documents(
     if document is not None:
         documents[QUANT_CONFIG] = dump_config(document)
     return documents
-
-
-def _passed(rest: Mapping[str, Any]) -> Iterable[Finding]:
-    keys = sorted(key for key in rest if key != "transformers_version")
-    if keys:
-        message = f"{len(keys)} unknown config keys are carried over: {', '.join(keys[:8])}"
-        yield finding("N_PASSED", "note", message, file=CONFIG, data={"keys": keys})

@@ -71,8 +71,8 @@ def eagle_taps(target_layers: int) -> tuple[int, ...]:
     return (1, target_layers // 2 - 1, target_layers - 4)
 
 
-def target_findings(spec: DrafterSpec, target: Target) -> Iterator[Finding]:
-    """Whether drafter and target fit: widths, tapped layers, vocabulary, mask token."""
+def target_findings(spec: DrafterSpec, target: Target, dtype: str | None = None) -> Iterator[Finding]:
+    """Whether drafter and target fit: widths, tapped layers, vocabulary, mask token, and the ``dtype`` stated."""
     width = spec.target_hidden or spec.hidden
     if target.hidden is not None and width is not None and width != target.hidden:
         yield _misfit(f"the drafter reads features {width} wide, the target's are {target.hidden}", "hidden_size")
@@ -89,6 +89,10 @@ def target_findings(spec: DrafterSpec, target: Target) -> Iterator[Finding]:
     if rows is not None and spec.vocabulary is not None and spec.vocabulary != rows:
         message = f"the drafter counts {spec.vocabulary} tokens, the target {rows}"
         yield finding("W_TARGET_MISMATCH", "warning", message, file=TARGET_CONFIG, key="vocab_size")
+
+    if dtype is not None and target.dtype is not None and dtype != target.dtype:
+        message = f"the drafter's config states {dtype}, the target's {target.dtype}"
+        yield finding("W_TARGET_MISMATCH", "warning", message, file=TARGET_CONFIG, key="dtype")
 
 
 def _misfit(message: str, key: str) -> Finding:

@@ -152,6 +152,18 @@ def test_taps_that_nobody_states_are_not_guessed(tmp_path: Path) -> None:
     assert caught.value.code == "E_CONFIG"
 
 
+def test_a_format_keeps_its_own_unknown_keys(tmp_path: Path) -> None:
+    config = zlab(dflash_config={"attention_value_scale": 0.7}, torch_dtype="float16")
+    source = drafter(tmp_path / "a", "dflash", config)
+    made = to_dflash(source, tmp_path / "b", target_model=target(tmp_path / "t"))
+    assert config_of(tmp_path / "b")["dflash_config"]["attention_value_scale"] == 0.7
+    assert "W_TARGET_MISMATCH" not in {item.code for item in made.plan.findings}
+    half = target(tmp_path / "half")
+    (half / "config.json").write_text((half / "config.json").read_text().replace("bfloat16", "float16"))
+    made = to_dflash(source, tmp_path / "c", target_model=half, only_plan=True)
+    assert ["dtype" in str(item) for item in made.plan.findings if item.code == "W_TARGET_MISMATCH"] == [True]
+
+
 def test_keys_that_nobody_knows_are_carried_and_listed(tmp_path: Path) -> None:
     source = drafter(tmp_path / "a", "speculators-dflash", speculators("dflash", training_run="r7"))
     made = to_dflash(source, tmp_path / "b", target_model=target(tmp_path / "t"))

@@ -130,7 +130,8 @@ def report_usage(error: click.ClickException, shared: Shared) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "convertkit"
     usage = context.get_usage() + "\n" if context is not None else ""
-    what = finding("E_USAGE", "error", error.format_message(), fix=f"see `{path} --help`")
+    message = " ".join(line.strip() for line in error.format_message().splitlines())
+    what = finding("E_USAGE", "error", message, fix=f"see `{path} --help`")
     write_stderr(usage + finding_text(what) + "\n")
     if shared.as_json:
         write_stdout(json_text(failure_document([what], 2)), encoding="utf-8")

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from convertkit.cli.common import max_shard_size_option, parse_size
-from convertkit.cli.main import COMMANDS
+from convertkit.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,11 @@ def test_each_command_exists_and_has_the_shared_options(name: str) -> None:
     spelled = {word for parameter in command.params for word in parameter.opts}
     assert spelled >= {"--json", "--quiet", "--traceback"}
     assert len(COMMANDS[name].help) <= 80
+
+
+def test_a_usage_error_is_three_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 2
+    usage, error, fix = capfd.readouterr().err.splitlines()
+    assert usage.startswith("Usage: convertkit completion ")
+    assert error == "error E_USAGE: Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"
+    assert fix == "  fix: see `convertkit completion --help`"

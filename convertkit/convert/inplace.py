@@ -32,7 +32,16 @@ from convertkit.containers.folder import EDIT_FOLDER
 from convertkit.containers.strict_json import parse_json
 from convertkit.convert.failures import write_failure
 from convertkit.convert.stop import Stop
-from convertkit.convert.syscalls import KERNEL, UNSUPPORTED, Syscalls, remove_tree, sync_folder, write_all, write_new
+from convertkit.convert.syscalls import (
+    KERNEL,
+    UNSUPPORTED,
+    Syscalls,
+    copy_step,
+    remove_tree,
+    sync_folder,
+    write_all,
+    write_new,
+)
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 
 FRESH, DONE = EDIT_FOLDER + ".new", EDIT_FOLDER + ".done"
@@ -329,7 +338,7 @@ def _rewrite(fd: int, path: Path, spare: Path, edit: HeaderEdit, side: Side, sto
         done = 0
         while done < edit.payload_bytes:
             stop.check()
-            step = min(COPY_BYTES - (source + done) % COPY_BYTES, edit.payload_bytes - done)
+            step = copy_step(source + done, edit.payload_bytes - done, COPY_BYTES)
             done += syscalls.copy_range(fd, source + done, out, target + done, step)
         syscalls.fsync(out)
     except BaseException:

@@ -41,7 +41,7 @@ from convertkit.convert.resume import DigestSource, Span, entries_to_keep
 from convertkit.convert.spans import Spans
 from convertkit.convert.staging import Staging
 from convertkit.convert.stop import Stop
-from convertkit.convert.syscalls import write_all, write_new
+from convertkit.convert.syscalls import copy_step, write_all, write_new
 from convertkit.errors import ConvertError, refusal, shown
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Sink:
         done = 0
         while done < size_bytes:
             self._check()
-            step = min(CHUNK_BYTES - (source_offset + done) % CHUNK_BYTES, size_bytes - done)
+            step = copy_step(source_offset + done, size_bytes - done, CHUNK_BYTES)
             try:
                 count = self._staging.syscalls.copy_range(source, source_offset + done, target.fd, offset + done, step)
             except OSError as error:

@@ -172,6 +172,18 @@ class Kernel:
 KERNEL: Syscalls = Kernel()
 
 
+BLOCK_BYTES = 4096
+"""Filesystems share whole blocks only (``FICLONERANGE``), of at least this size."""
+
+
+def copy_step(source_offset: int, left: int, most: int) -> int:
+    """How many bytes to copy next, so that all but the first and the last piece are whole blocks."""
+    over = source_offset % BLOCK_BYTES
+    if over:
+        return min(BLOCK_BYTES - over, left)
+    return min(most, left - left % BLOCK_BYTES or left)
+
+
 def sync_folder(syscalls: Syscalls, path: str) -> None:
     """Make the names in a folder durable. Filesystems that cannot fsync a folder (EINVAL) keep them anyway."""
     fd = syscalls.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))

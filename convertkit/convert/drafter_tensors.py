@@ -41,7 +41,8 @@ class DrafterRequest:
 class Move:
     """One conversion on its way to a plan: what is moved where, and the units, drops and findings so far.
 
-    ``names`` maps source tensors to their names in the output; ``left`` are those that do not go there.
+    ``names`` maps source tensors to their names in the output; ``left`` are those that do not go there. ``planes``
+    are the source tensors that belong to packed linears, or scale the KV cache.
     """
 
     source: Checkpoint
@@ -51,6 +52,7 @@ class Move:
     request: DrafterRequest
     lose: Lose
     names: dict[str, str]
+    planes: frozenset[str] = frozenset()
     units: list[Unit] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -72,9 +74,13 @@ def new_names(source: Checkpoint, here: Layout, out: Layout) -> dict[str, str]:
 
 
 def plan_tensors(move: Move) -> None:
-    """Decide about every tensor. Reads vocabulary maps and, with a target's weights, copies of its tensors."""
+    """Decide about every tensor; faults are findings of the move.
+
+    Reads vocabulary maps and, with a target's weights, copies of its tensors.
+    """
     with Reader(move.source) as reader:
         _reduced_head(move)
+        _unknown(move)
         _shared_copies(move, reader)
         respelled = _vocabulary_map(move, reader)
     modules = {name.rpartition(".")[0] or name for name in move.names.values()}
@@ -85,6 +91,16 @@ def plan_tensors(move: Move) -> None:
             move.units.append(Copy(ref, new, bundles[new.rpartition(".")[0] or new]))
     if move.out.name == "dspark" and not move.reduced:
         _borrow(move)
+
+
+def _unknown(move: Move) -> None:
+    """Tensors that the format does not know: readers drop them in silence, or stop. Dropping one must be allowed."""
+    told = ("d2t", "t2d") if move.reduced else ()  # the loss is that of the reduced vocabulary
+    for name, new in move.names.items():
+        if name not in move.planes | move.left and new not in told and move.out.rule_of(new) is None:
+            message = f"a tensor that {move.out.name} has no place for"
+            move.findings.append(move.lose(new, message, move.request.allow_loss, tensor=name))
+            move.drop(name, "the format has no place for it; left out as allowed")
 
 
 def _shared_copies(move: Move, reader: Reader) -> None:

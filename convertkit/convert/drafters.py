@@ -77,9 +77,9 @@ def plan_drafter(
     _check_allowed(request.allow_loss)
     meant = _meaning(source, identity, out, target)
     carried = parts_of(identity.layout.name, source.config)
-    move = Move(
-        source, out, _written(meant, out, request), target, request, lose, new_names(source, identity.layout, out)
-    )
+    planes = identity.planes.plane_names | frozenset(identity.planes.kv_scales)
+    names_there = new_names(source, identity.layout, out)
+    move = Move(source, out, _written(meant, out, request), target, request, lose, names_there, planes)
     plan_tensors(move)
     config = write_config(out.name, carried, move.spec, _verifier(out, source.config, request, target))
     specs = [item for unit in move.units for item in unit.outputs]

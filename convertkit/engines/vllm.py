@@ -92,6 +92,11 @@ _MARKOV = Refusal(
 _THREE = Refusal(
     "taps", _three_taps, "a Llama-shaped EAGLE-3 reads three layers unless 'num_aux_hidden_states' says so"
 )
+_LABEL = Refusal(
+    "backbone",
+    lambda spec, config: spec.backbone == "qwen3" and "Llama" in str(look(config, "architectures.0")),
+    "the architecture's name chooses Llama layers, which have no norms of heads",
+)
 _FC_NORM = Refusal("fc_norm", lambda spec, config: spec.fc_norm, "the flag is not passed on for P-EAGLE")
 _MAP = Refusal(
     "draft_vocabulary",
@@ -140,7 +145,7 @@ VLLM = Engine(
         "dflash": Serving(_PLAIN_DFLASH, (_WINDOW, _TAPS, _ANCHOR, *_REDUCED), _TOKENS),
         "dflash2": Serving(_flat(ZLAB_DFLASH2, **_INNER), (_WINDOW, _TAPS, _ANCHOR), _TOKENS),
         "dspark": Serving(_NATIVE, (_WINDOW, _MARKOV, *_REDUCED)),
-        "eagle3": Serving(replace(EAGLE3, rules=_EAGLE_RULES), (_THREE, *_REDUCED), _TOKENS),
+        "eagle3": Serving(replace(EAGLE3, rules=_EAGLE_RULES), (_LABEL, _THREE, *_REDUCED), _TOKENS),
         "speculators-dflash": Serving(
             _raw(SPECULATORS_DFLASH, draft_vocabulary="=vocabulary", non_causal=True, block_size=None),
             (_NO_IDS, _NO_MASK, _ANCHOR, *_REDUCED),

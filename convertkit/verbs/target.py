@@ -12,7 +12,7 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.strict_json import parse_json
 from convertkit.convert.target import Target
-from convertkit.errors import ConvertError, refusal
+from convertkit.errors import ConvertError, refusal, shown
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 """Where multimodal configs keep the language model's fields (transformers 5: ``PretrainedConfig.get_text_config``)."""
@@ -24,6 +24,9 @@ def target_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def _whole_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
+    if not (Path(folder) / CONFIG).exists():
+        message = f"the target model has no {CONFIG}: {shown(folder)}"
+        raise refusal("E_NOT_FOUND", message, fix="--target-model names a folder with the target's config")
     config = parse_json(read_small(Path(folder), CONFIG), CONFIG)
     if not isinstance(config, dict):
         raise refusal("E_JSON", "the file does not hold a JSON object", file=CONFIG)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from convertkit.errors import ConvertError
-from convertkit.verbs.drafters import to_dflash, to_dspark, to_speculators
+from convertkit.verbs.drafters import to_dflash, to_drafter, to_dspark, to_speculators
 from convertkit.verbs.inspect import inspect
 from tests.drafters.make import BODY, DV, config_of, deepspec, drafter, eagle, read, speculators, target, zlab, zlab2
 
@@ -133,6 +133,15 @@ def test_a_label_that_the_tensors_deny(layout: str, config: dict[str, Any], labe
         {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}[label]
     ]
     assert "W_LAYOUT_LABEL" not in {item["code"] for item in inspect(tmp_path / "b")["findings"]}
+
+
+def test_the_label_of_an_eagle_follows_its_layers(tmp_path: Path) -> None:
+    """vLLM builds Llama layers for LlamaForCausalLMEagle3, whatever the model type says."""
+    source = drafter(tmp_path / "a", "eagle3", eagle(model_type="qwen3", head_dim=16))
+    readers = {row["name"]: row for row in inspect(source)["drafter"]["readers"]}
+    assert [row["field"] for row in readers["vllm"]["refuses"]] == ["backbone"]
+    to_drafter(source, tmp_path / "b", to="eagle3", verb="convert")
+    assert config_of(tmp_path / "b")["architectures"] == ["Eagle3Qwen3ForCausalLM"]
 
 
 def test_taps_that_nobody_states_are_not_guessed(tmp_path: Path) -> None:

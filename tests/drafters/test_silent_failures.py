@@ -379,6 +379,18 @@ def test_what_a_format_cannot_hold_names_the_field(tmp_path: Path) -> None:
     refused(lambda: to_speculators(strange, tmp_path / "f", **words), "E_LOSS", "dflash_config.attention_value_scale")
 
 
+def test_a_tensor_that_the_format_does_not_know(tmp_path: Path) -> None:
+    """A norm that some exports have: leaving it out must be allowed by its name, and is listed."""
+    name = "aux_hidden_norms.0.weight"
+    tensors = tensors_for("dflash", zlab()) | {name: ("BF16", (64,), bytes(128))}
+    source = write(tmp_path / "a", zlab(), tensors)
+    words = {"target_model": target(tmp_path / "t"), **ID}
+    refused(lambda: to_speculators(source, tmp_path / "b", **words), "E_LOSS", name)
+    made = to_speculators(source, tmp_path / "b", allow_loss=(name,), **words)
+    assert [drop.name for drop in made.plan.drops] == [name]
+    assert name not in read(tmp_path / "b")
+
+
 def test_there_is_no_way_between_families(tmp_path: Path) -> None:
     source = drafter(tmp_path / "a", "dflash", zlab())
     refused(lambda: to_dspark(source, tmp_path / "b"), "E_NO_ROUTE", "dflash")

@@ -51,6 +51,11 @@ def _reduced(spec: DrafterSpec, config: Mapping[str, Any]) -> bool:
 _WINDOW = Refusal("attention", _sliding_without_window, "sliding layers need 'use_sliding_window' and a window")
 _VOCABULARY = Refusal("draft_vocabulary", _reduced, "the target's head is used; d2t and lm_head are skipped silently")
 _RANK = Refusal("markov_rank", lambda spec, config: not spec.markov_rank, "a Markov head is required")
+_KIND = Refusal(
+    "markov_head",
+    lambda spec, config: bool(spec.markov_rank) and look(config, "markov_head_type") is None,
+    "'markov_head_type' is required",
+)
 _UNTOLD = Refusal(
     "confidence_head",
     lambda spec, config: look(config, "enable_confidence_head") is None and not spec.confidence_head,
@@ -76,7 +81,7 @@ SGLANG = Engine(
         "dflash2": Serving(_flat(ZLAB_DFLASH2), (_WINDOW, _VOCABULARY)),
         "dspark": Serving(
             replace(DEEPSPEC, fields=_DSPARK, rules=Rules("zlab", whole_head=False, taps="spread")),
-            (_WINDOW, _VOCABULARY, _RANK, _UNTOLD),
+            (_WINDOW, _VOCABULARY, _RANK, _KIND, _UNTOLD),
         ),
         "eagle3": Serving(
             replace(

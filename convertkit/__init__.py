@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from convertkit.verbs.dequant import dequant as dequant
     from convertkit.verbs.diff import diff as diff
     from convertkit.verbs.fix_keys import fix_keys as fix_keys
+    from convertkit.verbs.from_gguf import from_gguf as from_gguf
     from convertkit.verbs.gate import gate as gate
     from convertkit.verbs.inspect import inspect as inspect
     from convertkit.verbs.line import Options as Options
     from convertkit.verbs.manifest import manifest as manifest
     from convertkit.verbs.pack import pack_nvfp4 as pack_nvfp4
     from convertkit.verbs.repair import repair as repair
+    from convertkit.verbs.to_gguf import to_gguf as to_gguf
     from convertkit.verbs.verify import verify as verify
 
 _HOMES = {
@@ -33,11 +35,13 @@ _HOMES = {
     "dequant": "convertkit.verbs.dequant",
     "diff": "convertkit.verbs.diff",
     "fix_keys": "convertkit.verbs.fix_keys",
+    "from_gguf": "convertkit.verbs.from_gguf",
     "gate": "convertkit.verbs.gate",
     "inspect": "convertkit.verbs.inspect",
     "manifest": "convertkit.verbs.manifest",
     "pack_nvfp4": "convertkit.verbs.pack",
     "repair": "convertkit.verbs.repair",
+    "to_gguf": "convertkit.verbs.to_gguf",
     "verify": "convertkit.verbs.verify",
 }
 

@@ -42,6 +42,9 @@ _ROWS = (
     Format("speculators", "safetensors", "speculators", KEEP, KEEP, "a drafter as speculators keeps it"),
     Format("dflash", "safetensors", "dflash", KEEP, KEEP, "a DFlash or DFlash 2 drafter as z-lab keeps it"),
     Format("dspark", "safetensors", "dspark", KEEP, KEEP, "a DSpark drafter as DeepSpec keeps it and vLLM serves it"),
+    Format(
+        "gguf", "gguf", KEEP, "ggml", KEEP, "one GGUF file for llama.cpp, NVFP4 without loss; types: to-gguf --type"
+    ),
     Format("eagle3", "safetensors", "eagle3", KEEP, KEEP, "an EAGLE-3 drafter under its first names, midlayer.*"),
 )
 

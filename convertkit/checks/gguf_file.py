@@ -110,6 +110,10 @@ def file_findings(opened: Checkpoint) -> Iterator[Finding]:
         )
         return
     view = View(arch, opened.metadata, {tensor: ref.spec for tensor, ref in opened.tensors.items()})
+    if (view.number("block_count") or 0) > len(view.specs):
+        yield finding("E_GGUF_METADATA", "error", "more layers are stated than there are tensors",
+                      key=f"{arch.name}.block_count")  # fmt: skip
+        return
     yield from _key_findings(view)
     yield from _tensor_findings(view)
     yield from _vocabulary_findings(view)

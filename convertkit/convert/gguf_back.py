@@ -79,6 +79,10 @@ def open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:
     if arch is None:
         what = name.value if isinstance(name, Scalar) else "?"
         raise refusal("E_ARCH", f"the architecture '{what}' is not converted", fix=f"one of: {', '.join(ARCHS)}")
+    layers = source.metadata.get(f"{arch.name}.block_count")
+    if not isinstance(layers, Scalar) or not 1 <= int(layers.value) <= len(source.tensors):
+        raise refusal("E_GGUF_METADATA", "the number of layers is missing or larger than that of tensors", status=3,
+                      key=f"{arch.name}.block_count")  # fmt: skip
     tokens = source.metadata.get("tokenizer.ggml.tokens")
     count = len(tokens) if isinstance(tokens, Strings) else 0
     return Opened(source, arch, _layout(source, arch, config), count)

@@ -79,6 +79,9 @@ def _name(source: Source) -> str:
 def plan_gguf(source: Checkpoint, identity: Identity, request: GgufRequest, file_name: str) -> Plan:
     """Plan one GGUF file. Raises ``ConvertError`` with every tensor that has no place, or no weight for a place."""
     raise_all(item for item in identity.findings if item.severity == "error")
+    if max(request.layers, request.experts) > len(source.tensors):
+        message = f"the config states {request.layers:,} layers and {request.experts:,} experts, the source has "
+        raise refusal("E_LAYOUT_MISSING", f"{message}{len(source.tensors):,} tensors", file="config.json")
     placed, drops, faults = _place(source, identity, request)
     stacks = _stacks(placed)
     names = {name for name, _ in stacks}

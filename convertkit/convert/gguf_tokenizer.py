@@ -51,6 +51,7 @@ PRE_TOKENIZERS: Mapping[str, str] = {
 }  # fmt: skip
 """Expression of the split before byte-level BPE, and llama.cpp's name for it; "" is the built-in one of GPT-2."""
 
+MAX_TOKENS = 1 << 24
 PAD_SCORE = -10_000.0
 ADDED_SCORE = -1_000.0
 
@@ -69,6 +70,8 @@ def vocabulary_of_folder(folder: Path, size: int, pre: str | None = None) -> dic
     Reads ``tokenizer.model`` (sentencepiece) or ``tokenizer.json`` (byte-level BPE). Raises ``E_TOKENIZER`` if it is
     of another kind, too large, or its pre-tokenizer is not known and ``pre`` not given.
     """
+    if size > MAX_TOKENS:
+        raise _refuse(f"a vocabulary of {size:,}; the limit is {MAX_TOKENS:,}", CONFIG, "check 'vocab_size'")
     settings = _json(folder, "tokenizer_config.json")
     if (folder / "tokenizer.model").is_file():
         made, ids = _sentencepiece(folder, settings, size)

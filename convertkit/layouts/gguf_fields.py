@@ -17,6 +17,8 @@ from convertkit.containers.gguf_values import Scalar, Value, f32, numbers, text,
 from convertkit.drafter import DrafterSpec
 from convertkit.layouts.meaning import window_of
 
+MAX_HEAD = 1 << 16
+"""No head is wider; a config that says so is not believed before its tensors are compared."""
 ROPE_SCALINGS = ("linear", "yarn")
 """Rope scalings that are metadata; ``llama3`` is a tensor of factors, ``default`` is nothing."""
 
@@ -171,7 +173,7 @@ def rope_factors(config: Mapping[str, Any]) -> bytes | None:
     rope = rope_parameters(config)
     if str(rope["rope_type"]).lower() != "llama3":
         return None
-    dim = config["head_dim"]
+    dim = min(int(config["head_dim"]), MAX_HEAD)
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     frequencies = np.float32(1.0) / np.power(np.float32(rope["rope_theta"]), exponent, dtype=np.float32)
     factor, low, high = (float(rope.get(key, default)) for key, default in (

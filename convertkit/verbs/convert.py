@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from convertkit.checks.fidelity import DEFAULT_LIMITS
 from convertkit.containers.folder import open_checkpoint
 from convertkit.convert.drafters import ROUTES
-from convertkit.convert.identify import identify
+from convertkit.convert.identify import Identity, identify
 from convertkit.convert.place import check_place
 from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Plan
 from convertkit.convert.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
@@ -21,6 +22,7 @@ from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report, dequant_report
 from convertkit.verbs.target import target_layers
+from convertkit.verbs.to_gguf import to_gguf
 
 
 def convert(
@@ -61,8 +63,12 @@ def convert(
             options=options,
         )
     checkpoint = open_checkpoint(source)
-    check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     identity = identify(checkpoint)
+    if row.container == "gguf":
+        return to_gguf(
+            source, out, type=kept_type(identity), target_model=target_model, only_plan=only_plan, options=options
+        )
+    check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     layers = None if target_model is None else target_layers(target_model)
     files = Files(max_shard_bytes, header_slack_bytes)
     reporters: list[Reporter] = [audit_report()]
@@ -77,3 +83,11 @@ def convert(
         plan = plan_pack(checkpoint, identity, PackRequest(row.dialect, target_layers=layers), files)
         reporters = [gate_report(DEFAULT_LIMITS), *reporters]
     return dry_run(plan) if only_plan else carry_out(plan, Path(out), reporters, options)
+
+
+def kept_type(identity: Identity) -> str:
+    """The GGUF type that keeps a checkpoint as it is: ``nvfp4`` if anything is packed, else that of most linears."""
+    if identity.packed:
+        return "nvfp4"
+    counts = Counter(spec.dtype.lower() for spec in identity.linears.values())
+    return counts.most_common(1)[0][0] if counts else "bf16"

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from convertkit.cli.main import main
+from convertkit.containers.folder import open_any
+from convertkit.errors import ConvertError
 
 KEY_TYPES = {"u8": 0, "i32": 5, "u32": 4, "f32": 6, "bool": 7, "str": 8, "array": 9, "u16": 2}
 
@@ -170,3 +172,31 @@ def test_controls_are_read(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.gguf"
         path.write_bytes(data)
         assert main(["inspect", str(path), "--quiet"]) == 0
+
+
+def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
+    """Any byte of a header set to any value: a finding with a code, never another exception."""
+    pairs = [ARCH, TOKENS, pair("x.list", "array", struct.pack("<IQ", 5, 3) + bytes(12)), pair("x.flag", "bool", b"\1")]
+    data = file(pairs, [ONE, info("b", [4, 8], 0, 32)], EIGHT + bytes(128))
+    path = tmp_path / "m.gguf"
+    refused = 0
+    for place in range(len(data) - 160):
+        for changed in (0, 1, 127, 255, data[place] ^ 1):
+            path.write_bytes(data[:place] + bytes([changed]) + data[place + 1 :])
+            try:
+                open_any(path)
+            except ConvertError as error:
+                assert all(item.code.startswith("E_") for item in error.findings)
+                refused += 1
+    assert refused > 500
+
+
+def test_numbers_in_the_metadata_are_not_believed(tmp_path: Path) -> None:
+    """Two thousand million layers in a file of one tensor: said at once, with little memory."""
+    huge = pair("llama.block_count", "u32", struct.pack("<I", 2**31))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file([ARCH, huge, TOKENS], [ONE], EIGHT))
+    began = time.process_time()
+    assert main(["audit", str(path), "--quiet"]) == 1
+    assert main(["from-gguf", str(path), str(tmp_path / "out"), "--quiet"]) == 3
+    assert time.process_time() - began < 5

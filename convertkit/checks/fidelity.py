@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Context, Decimal
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any
 
 from convertkit.checks.tiles import NOTHING, Sum
-from convertkit.errors import Finding, finding, shown
+from convertkit.errors import Finding, finding, refusal, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,14 @@ THRESHOLDS: dict[str, Threshold] = {
 """By option name (``--max-rel-rms``). Each is applied to every tensor, every group and the whole."""
 
 DEFAULT_LIMITS: dict[str, float | None] = {name: row.limit for name, row in THRESHOLDS.items()}
+
+
+def check_limits(limits: Mapping[str, float | None]) -> None:
+    """E_USAGE for a limit that is no finite number: nothing compares with NaN, and no report can state infinity."""
+    for name, limit in limits.items():
+        if limit is not None and not isfinite(limit):
+            option = f"--{name.replace('_', '-')}"
+            raise refusal("E_USAGE", f"{option} is {limit}", fix="give a finite number")
 
 
 def judge(rows: Sequence[Mapping[str, Any]], limits: Mapping[str, float | None] = DEFAULT_LIMITS) -> list[Finding]:

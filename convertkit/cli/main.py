@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from convertkit import __version__
+from convertkit.cli.limits import raise_open_files
 from convertkit.cli.runner import (
     STATUS_WRITE,
     Shared,
@@ -100,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETE_VARIABLE in os.environ:
         return shell_complete(cli, {}, "convertkit", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
+    raise_open_files()
     with raised_signals():
         return dispatch(words)
 

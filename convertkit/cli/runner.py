@@ -23,6 +23,9 @@ from convertkit.cli.text import finding_text, findings_text
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.progress import Progress
 
+NO_THREAD = "can't start new thread"
+"""What Python says when the system has no memory or no process number left for a thread."""
+
 STATUS_WRITE = 4
 """Exit status when the result could not be written to standard output."""
 
@@ -84,7 +87,7 @@ def findings_of(error: BaseException) -> tuple[Sequence[Finding], int]:
     if isinstance(error, OSError):
         code = "E_NO_SPACE" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E_OS"
         return [finding(code, "error", os_error_text(error), fix=cure)], 4
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (type(error) is RuntimeError and str(error) == NO_THREAD):
         return [finding("E_MEMORY", "error", "out of memory", fix=cure or "use fewer --workers")], 4
     what = shown(f"{type(error).__name__}: {error}")
     cure = cure or "this is a bug in convertkit; please report it with the output of the same command and --traceback"

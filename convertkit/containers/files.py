@@ -16,6 +16,8 @@ MAX_JSON_BYTES = 256 * 1024 * 1024
 HUB_PREFIXES = ("models--", "datasets--")
 """How folders of a hub cache begin (huggingface_hub 1.33)."""
 
+MANY_FILES = "raise the limit on open files (ulimit -n), or use fewer, larger shards"
+
 
 def stamp_of(fd: int) -> FileStamp:
     """Identity, size and mtime of an open file."""
@@ -78,7 +80,8 @@ def open_regular(root: Path, name: str) -> int:
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise refusal("E_NOT_REGULAR", "not a regular file", file=name) from None
-        raise refusal("E_READ", f"cannot be opened: {error.strerror}", file=name) from None
+        fix = MANY_FILES if error.errno == errno.EMFILE else ""
+        raise refusal("E_READ", f"cannot be opened: {error.strerror}", file=name, fix=fix) from None
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)

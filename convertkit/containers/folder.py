@@ -104,9 +104,14 @@ def _refuse_unfinished(folder: Path) -> None:
         )
 
 
+def _cannot_be_listed(name: str) -> bool:
+    """Whether a manifest must not state this file name (``release.paths.path_fault``)."""
+    return bool(UNSAFE_IN_NAMES.search(name) or "\\" in name or re.match("[A-Za-z]:", name))
+
+
 def open_weights(root: Path, name: str) -> tuple[WeightFile, Header]:
     """One weight file and its header. Raises E_NAME_UNSAFE, and as ``read_header`` and ``open_regular``."""
-    if UNSAFE_IN_NAMES.search(name) or "\\" in name or re.match("[A-Za-z]:", name):
+    if _cannot_be_listed(name):
         raise refusal("E_NAME_UNSAFE", "no report or manifest could state this file name", file=name,
                       fix="rename the file")  # fmt: skip
     fd = open_regular(root, name)
@@ -361,7 +366,7 @@ def sort_side_files(root: Path, names: list[str], used: set[str]) -> tuple[tuple
         reason = next((why for pattern, why in NOT_SIDE_FILES if re.fullmatch(pattern, name)), None)
         if reason is None and not (root / name).is_file():
             reason = "folder" if (root / name).is_dir() else "not a regular file"
-        if reason is None and (name.startswith(".") or not name.isprintable() or "\\" in name):
+        if reason is None and (name.startswith(".") or not name.isprintable() or _cannot_be_listed(name)):
             reason = "hidden or unsafe name"
         if reason is None:
             side.append(name)

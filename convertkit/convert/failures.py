@@ -6,9 +6,11 @@ import errno
 import os
 from pathlib import Path
 
+from convertkit.containers.files import MANY_FILES
 from convertkit.errors import ConvertError, refusal, shown
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+CURES = {errno.EFBIG: "raise the limit on file sizes (ulimit -f)", errno.EMFILE: MANY_FILES}
 
 
 def write_failure(error: OSError, path: Path, needed_bytes: int | None = None) -> ConvertError:
@@ -23,7 +25,7 @@ def write_failure(error: OSError, path: Path, needed_bytes: int | None = None) -
             "E_NO_SPACE", f"{reason}: '{shown(path)}'{need}{have}", fix="free some space, or write elsewhere",
             data={name: value for name, value in data.items() if value is not None},
         )  # fmt: skip
-    fix = "raise the limit on file sizes (ulimit -f)" if error.errno == errno.EFBIG else ""
+    fix = CURES.get(error.errno or 0, "")
     return refusal("E_WRITE", f"{reason}: '{shown(path)}'", fix=fix, data={"errno": error.errno or 0})
 
 

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,10 @@ NAME_MAX_BYTES = 255
 
 SPACE_PERCENT = 101
 """The output's size is exact; the hundredth more covers block rounding and the folders' own blocks."""
+
+
+MAX_LOOKED_AT = 10_000
+"""Entries of an existing output that are compared with the source when it is refused anyway: it may be a whole disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def check_place(out: Path, sources: Sequence[Path], *, force: bool, kind: Kind =
     """
     real = Path(os.path.realpath(out))
     for source in sources:
-        _refuse_alias(real, source)
+        _refuse_alias(real, source, force)
     existing = _existing(out, real, force, kind)
     _refuse_parent(real.parent)
     return Place(real, kind, existing)
@@ -125,7 +130,7 @@ def _tree(folder: Path) -> Iterator[tuple[str, Identity, bool]]:
                 yield path, identity, name in folders
 
 
-def _refuse_alias(out: Path, source: Path) -> None:
+def _refuse_alias(out: Path, source: Path, force: bool) -> None:
     """Refuse equality of the two, of any file in them, and one inside the other."""
     source = Path(os.path.realpath(source))
     if _identity(source) is None:  # not there: opening it says so
@@ -133,7 +138,7 @@ def _refuse_alias(out: Path, source: Path) -> None:
     if out == source or _identity(out) == _identity(source):
         raise _is_in(out, "is the source")
     below_source = list(_tree(source)) if source.is_dir() else []
-    below_out = list(_tree(out)) if out.is_dir() else []
+    below_out = list(islice(_tree(out), None if force else MAX_LOOKED_AT)) if out.is_dir() else []
     if source.is_dir() and _lineage(out) & _folders(source, below_source):
         raise _inside(out, source, "the output lies inside the source")
     if out.is_dir() and _lineage(source if source.is_dir() else source.parent) & _folders(out, below_out):

@@ -56,7 +56,7 @@ def read_modelopt(block: Mapping[str, Any], file: str, faults: Faults) -> Scheme
         return None
     _group_size(inner, "group_size", faults)
     ignore = (*faults.strings(inner, "exclude_modules"), *faults.strings(inner, "ignore"))
-    unread = faults.unread("ignore", "glob", ignore)
+    unread = faults.unread("ignore", "glob", [entry for entry in ignore if any(sign in entry for sign in "*?[")])
     mixed = algorithm.upper() == MIXED
     layers = _layers(inner, faults) if mixed else {}
     if mixed and not layers:

@@ -8,6 +8,11 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import types
 
+from convertkit.errors import refusal
+
+if getattr(numba.config, "DISABLE_JIT", 0):
+    raise refusal("E_BACKEND", "NUMBA_DISABLE_JIT is set, and the kernels only run compiled", fix="unset it")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, judge, total
+from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, check_limits, judge, total
 from convertkit.checks.gate import Compared, Weight, compare_checkpoints, missing_findings, weights_of
 from convertkit.checks.served import ENGINES
 from convertkit.checks.serving import Serving, serving_of
@@ -65,6 +65,7 @@ def gate(
     """
     if stored not in STORED:
         raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
+    check_limits(limits)
     if as_served is not None and (as_served not in ENGINES or stored is not None):
         names = ", ".join(ENGINES)
         raise refusal("E_USAGE", f"--as-served takes one of {names}, and no --stored beside it")

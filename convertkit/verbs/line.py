@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +21,10 @@ from convertkit.convert.place import Kind, check_place, check_space
 from convertkit.convert.plan import Plan
 from convertkit.convert.publish import publish
 from convertkit.convert.run import execute
+from convertkit.convert.side_files import copy_side_file, side_bytes
 from convertkit.convert.sink import Sink, open_sink, write_small
 from convertkit.convert.staging import Staging, open_staging
-from convertkit.convert.stop import Stop, stop_on_signals
+from convertkit.convert.stop import stop_on_signals
 from convertkit.convert.survey import Desk, Facts, survey
 from convertkit.convert.tiles import Buffers, worker_count
 from convertkit.errors import ConvertError, Finding, finding, refusal
@@ -121,7 +121,8 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
     if options.device != "cpu":
         kernels_of(options.device)
     place = check_place(out, plan.source.paths, force=options.force, kind=kind)
-    check_space(place, plan.output_bytes + _side_bytes(plan), reuse=plan.fingerprint if options.resume else None)
+    needed_bytes = plan.output_bytes + side_bytes(plan.source.root, plan.side_files)
+    check_space(place, needed_bytes, reuse=plan.fingerprint if options.resume else None)
     # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again
     with paused_gc(), stop_on_signals() as stop, Reader(plan.source) as reader:
         desk = Desk(reader, stop, options.progress, Buffers(), options.device)
@@ -156,10 +157,6 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
     return Result(published.out, plan, 1 if rejected else 0, found, documents, listed, carried.carried, clock.seconds)
 
 
-def _side_bytes(plan: Plan) -> int:
-    return sum(os.stat(plan.source.root / name).st_size for name in plan.side_files)
-
-
 def _write(
     plan: Plan, facts: Facts, desk: Desk, staging: Staging, options: Options, clock: Clock
 ) -> tuple[list[Evidence], dict[str, str], Followed]:
@@ -175,13 +172,14 @@ def _write(
             workers=workers,
         ) as sink,
         Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower,
+        _stopping(sink),
     ):
         for name, data in plan.documents.items():
             write_small(staging, name, data)
         for name in plan.side_files:
-            _copy_side_file(plan.source.root, name, staging, desk.stop)
+            copy_side_file(plan.source.root, name, staging, desk.stop)
         with clock.stage("write"):
-            tensors = _execute(plan, facts, desk, sink, workers)
+            tensors = execute(plan, facts, desk, sink, workers, sink.done)
         with clock.stage("check"), Reader(open_any(staging.files)) as output:
             evidence = verify_output(plan, facts, desk, output, tensors, lambda: follower.result().tensors, workers)
         with clock.stage("flush"):
@@ -196,21 +194,17 @@ def _digest_of(desk: Desk, name: str) -> str:
     return sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
 
 
-def _execute(plan: Plan, facts: Facts, desk: Desk, sink: Sink, workers: int) -> dict[str, str]:
+@contextmanager
+def _stopping(sink: Sink) -> Iterator[None]:
+    """Whatever fails while the sink is written, the reader behind it must hear of it: it would wait forever."""
     try:
-        return execute(plan, facts, desk, sink, workers, sink.done)
+        yield
     except ConvertError as error:
         sink.abort(error)
         raise
     except BaseException as error:
         sink.abort(refusal("E_INTERNAL", f"{type(error).__name__} while writing"))
         raise
-
-
-def _copy_side_file(root: Path, name: str, staging: Staging, stop: Stop) -> None:
-    """Side files are small, except tokenizers and ``mask_embedding.pt`` of some MB."""
-    stop.check()
-    write_small(staging, name, read_small(root, name, limit=1 << 40))
 
 
 def _refuse_broken(evidence: Sequence[Evidence], resumed: bool) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from convertkit.checks.fidelity import DEFAULT_LIMITS
+from convertkit.checks.fidelity import DEFAULT_LIMITS, check_limits
 from convertkit.checks.served import ENGINES
 from convertkit.containers.folder import open_checkpoint
 from convertkit.convert.identify import identify
@@ -72,6 +72,7 @@ def pack_nvfp4(
             f"unknown scales '{scales}' or dialect '{dialect}'",
             fix=f"scales: {', '.join(SCALES)}; dialects: {', '.join(DIALECTS)}",
         )
+    check_limits(limits)
     if as_served is not None and as_served not in ENGINES:
         raise refusal("E_USAGE", f"unknown engine '{as_served}'", fix=f"one of {', '.join(ENGINES)}")
     searched = SCALES[scales].search != "no"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.convert.place import check_place, check_space
 from convertkit.convert.plan import Plan
 from convertkit.convert.publish import carry_over, publish
 from convertkit.convert.renaming import Rename
+from convertkit.convert.side_files import copy_side_file, side_bytes
 from convertkit.convert.sink import Sink, open_sink, write_small
 from convertkit.convert.staging import Staging, open_staging
 from convertkit.convert.stop import Stop, stop_on_signals
@@ -32,7 +32,7 @@ def carry_quickly(plan: Plan, out: Path, change: Rename, known: Recorded, option
     if options.resume:
         raise refusal("E_RESUME", "a quick run cannot be resumed", fix="run it again without --resume")
     place = check_place(out, plan.source.paths, force=options.force)
-    check_space(place, plan.output_bytes)
+    check_space(place, plan.output_bytes + side_bytes(plan.source.root, plan.side_files))
     with stop_on_signals() as stop, Reader(plan.source) as reader:
         with open_staging(place, plan.fingerprint, resume=False, keep=False) as staging:
             with open_sink(staging, plan.files, stop) as sink:
@@ -71,8 +71,7 @@ def _write_small_files(plan: Plan, staging: Staging, stop: Stop) -> None:
     for name, data in plan.documents.items():
         write_small(staging, name, data)
     for name in plan.side_files:
-        stop.check()
-        write_small(staging, name, read_small(plan.source.root, name, limit=1 << 40))
+        copy_side_file(plan.source.root, name, staging, stop)
 
 
 def _check(plan: Plan, staging: Staging) -> None:

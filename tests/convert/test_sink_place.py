@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -154,3 +154,23 @@ def test_known_space(tmp_path: Path) -> None:
         check_space(place, 1 << 60)
     assert (caught.value.status, caught.value.code) == (4, "E_NO_SPACE")
     assert caught.value.findings[0].data["needed_bytes"] == (1 << 60) * 101 // 100
+
+
+def test_an_output_that_is_refused_anyway_is_not_walked_to_its_end(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("convertkit.convert.place.MAX_LOOKED_AT", 3)
+    looked_at = []
+    real = os.walk
+
+    def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for step in real(folder):
+            looked_at.append(step[0])
+            yield step
+
+    monkeypatch.setattr(os, "walk", walk)
+    for number in range(20):
+        (tmp_path / "out" / str(number)).mkdir(parents=True)
+        (tmp_path / "out" / str(number) / "file").write_text("x")
+    assert refused(tmp_path / "out", [source]) == "E_OUT_EXISTS"
+    assert sum(folder.startswith(str(tmp_path / "out")) for folder in looked_at) <= 2

@@ -200,3 +200,12 @@ def test_stripping_leaves_no_block_at_any_depth() -> None:
     assert with_quantization(config, MO)["quantization_config"] == MO
     assert "quantization_config" not in with_quantization(config, MO)["text_config"]
     assert "quantization_config" in config["text_config"]  # the source config is not changed
+
+
+def test_a_thousand_plain_names_are_no_pattern_and_have_no_limit() -> None:
+    names = [f"model.layers.{i}.self_attn.{leaf}_proj" for i in range(250) for leaf in "qkvo"]
+    block = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "group_size": 16, "exclude_modules": names}
+    scheme, faults = read_scheme({"quantization_config": block}, {})
+    assert not faults
+    assert scheme is not None
+    assert (scheme.ignore, scheme.unread) == (tuple(names), ())

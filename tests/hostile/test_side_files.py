@@ -1,0 +1,102 @@
+"""Side files of every kind: what cannot be read is refused before work begins, what is large stays out of memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tracemalloc
+from itertools import count as count_from
+from pathlib import Path
+
+import pytest
+
+from convertkit.convert.syscalls import Kernel
+from convertkit.errors import ConvertError
+from convertkit.verbs import line
+from convertkit.verbs.convert import convert
+from convertkit.verbs.line import Result
+
+DRAFTER = Path(__file__).parents[2] / "fixtures" / "dflash-tiny"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DRAFTER, tmp_path / "source"))
+
+
+def converted(source: Path) -> Result:
+    made = convert(source, source.parent / "out", to="f32")
+    assert isinstance(made, Result)
+    return made
+
+
+def left_behind(source: Path) -> list[str]:
+    return sorted(path.name for path in source.parent.iterdir() if path != source)
+
+
+@pytest.mark.parametrize("name", ["extra.txt", "README.md"])
+def test_a_link_out_of_the_source_is_refused_before_work_begins(
+    source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / name).unlink(missing_ok=True)
+    (source / name).symlink_to("/etc/passwd")
+    monkeypatch.setattr(line, "open_staging", None)
+    with pytest.raises(ConvertError) as caught:
+        converted(source)
+    assert caught.value.code == "E_PATH_ESCAPE"
+    assert left_behind(source) == []
+
+
+def test_a_failure_beside_the_weights_ends_the_run(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader that takes digests behind the writers waits for bytes: it must hear that none will come."""
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(line, "write_small", fail)
+    with pytest.raises(ConvertError) as caught:
+        converted(source)
+    assert caught.value.code == "E_WRITE"
+    assert left_behind(source) == []
+
+
+def test_a_side_file_that_changes_while_it_is_copied_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source / "extra.txt").write_text("one")
+    real, moments = Kernel.copy_range, count_from(1)
+
+    def changing(kernel: Kernel, *numbers: int) -> int:
+        count = real(kernel, *numbers)
+        os.utime(source / "extra.txt", ns=(1, next(moments)))
+        return count
+
+    monkeypatch.setattr(Kernel, "copy_range", changing)
+    with pytest.raises(ConvertError) as caught:
+        converted(source)
+    assert caught.value.code == "E_CHANGED"
+    assert left_behind(source) == []
+
+
+def test_a_large_side_file_is_never_held_in_memory(source: Path) -> None:
+    size = 300 << 20
+    with open(source / "optimizer.state", "wb") as stream:
+        stream.write(b"begin")
+        stream.truncate(size)
+    converted(source)
+    shutil.rmtree(source.parent / "out")
+    tracemalloc.start()
+    try:
+        converted(source)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    made = source.parent / "out" / "optimizer.state"
+    assert (made.stat().st_size, made.open("rb").read(8)) == (size, b"begin\0\0\0")
+    assert peak < size // 3
+
+
+@pytest.mark.parametrize("name", [b"a\nb", b"\xff", b"a\\b", "\u202ex".encode(), b"C:x"])
+def test_side_files_that_no_manifest_could_list_stay_behind(source: Path, name: bytes) -> None:
+    with open(os.path.join(os.fsencode(source), name), "w") as stream:
+        stream.write("x")
+    made = converted(source)
+    assert os.fsdecode(name) not in os.listdir(made.out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from convertkit.errors import Finding, shown
 
@@ -109,4 +111,11 @@ def finding_text(item: Finding) -> str:
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
-    return "\n".join(finding_text(item) for item in findings)
+    """One line for each finding, and the cure below; neighbours with the same cure share one line of it."""
+    lines: list[str] = []
+    for fix, group in groupby(findings, key=lambda item: item.fix):
+        same = list(group)
+        lines.extend(finding_text(replace(item, fix="")) for item in same)
+        if fix:
+            lines.append(f"  fix: {fix}" if len(same) == 1 else f"  fix for these {len(same)}: {fix}")
+    return "\n".join(lines)

@@ -117,3 +117,20 @@ WHOLE = {"rel_rms": 0.0945601, "sqnr_db": 20.4859}
 )
 def test_a_report_is_said_on_one_line(name: str, summary: dict[str, Any], text: str) -> None:
     assert f"pass: {summary_text(name, {'summary': summary})}" == text
+
+
+def test_neighbours_with_the_same_cure_share_it() -> None:
+    found = [
+        finding("E_DIGEST", "error", "other bytes", file="a", fix="fetch it again"),
+        finding("E_SIZE", "error", "other size", file="b", fix="fetch it again"),
+        finding("W_NO_CONFIG", "warning", "none"),
+        finding("E_DIGEST", "error", "other bytes", file="c", fix="fetch it again"),
+    ]
+    assert findings_text(found).splitlines() == [
+        "error E_DIGEST: other bytes [a]",
+        "error E_SIZE: other size [b]",
+        "  fix for these 2: fetch it again",
+        "warning W_NO_CONFIG: none",
+        "error E_DIGEST: other bytes [c]",
+        "  fix: fetch it again",
+    ]

@@ -179,10 +179,11 @@ def _done(made: Result, what: str) -> Outcome:
     if isinstance(matches, Mapping) and matches:
         lines.extend(f"  pattern {name}: {count_text(count, 'linear')}" for name, count in matches.items())
     if plan.drops:
-        lines.append(f"  dropped: {count_text(len(plan.drops), 'tensor')}, listed in LOAD_SHAPE_AUDIT.json")
+        listed = "GGUF_REPORT.json" if "GGUF_REPORT.json" in made.reports else "LOAD_SHAPE_AUDIT.json"
+        lines.append(f"  dropped: {count_text(len(plan.drops), 'tensor')}, listed in {listed}")
     if made.carried:
         lines.append(f"  carried over from the old output: {', '.join(made.carried)}")
-    lines.append(f"  check it: convertkit verify {shlex.quote(place)}")
+    lines.append(f"  check it: convertkit {'verify' if made.manifest else 'audit'} {shlex.quote(place)}")
     return Outcome(document, "\n".join(filter(None, lines)), made.status)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from convertkit.checks.evidence import RecodedEvidence
@@ -16,6 +17,8 @@ from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import report_of
 
 GGUF_REPORT = "GGUF_REPORT.json"
+TOLD = ("N_DROPPED", "W_GGUF_FALLBACK", "W_NOT_RECOVERED", "W_TARGET")
+"""Findings of the plan that the report repeats."""
 
 
 def gguf_report(*, written: bool) -> Reporter:
@@ -32,7 +35,9 @@ def gguf_report(*, written: bool) -> Reporter:
             "fallbacks": sum(item.code == "W_GGUF_FALLBACK" for item in case.plan.findings),
             "encoder": _encoder(types),
         }
-        return report_of(GGUF_REPORT, "gguf-report", case, rows, summary, found)
+        told = [item for item in case.plan.findings if item.code in TOLD]
+        made = report_of(GGUF_REPORT, "gguf-report", case, rows, summary, [*found, *told])
+        return replace(made, findings=tuple(found))
 
     return report
 

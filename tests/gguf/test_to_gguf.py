@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, quants
 from numpy.typing import NDArray
 
+from convertkit.cli.main import main
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf_values import plain
 from convertkit.containers.reader import Reader
@@ -21,7 +22,9 @@ from convertkit.convert.gguf_run import GGUF_RUNNERS
 from convertkit.convert.gguf_units import Recode
 from convertkit.errors import ConvertError
 from convertkit.layouts.gguf_names import ARCHS, from_hub
+from convertkit.verbs.convert import convert as convert_to
 from convertkit.verbs.line import Options, Result
+from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import (
     DIM,
@@ -379,3 +382,32 @@ def test_nvfp4_of_dense_weights_has_two_levels(tmp_path: Path, target: Path) -> 
     values = truncated(small["layers.0.mlp.up_proj.weight"])
     error = np.sqrt(np.mean((found["blk.0.ffn_up.weight"] * scale - values) ** 2) / np.mean(values**2))
     assert error < 0.11
+
+
+def test_the_command_line(tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_model(tmp_path / "m", "eagle3")
+    words = ["to-gguf", str(source), str(tmp_path / "m.gguf"), "--target-model", str(target)]
+    assert main([*words, "--dry-run"]) == 0
+    assert not (tmp_path / "m.gguf").exists()
+    assert main([*words, "--report-dir", str(tmp_path / "reports")]) == 0
+    assert "convertkit audit" in capsys.readouterr().out
+    report = json.loads((tmp_path / "reports" / "GGUF_REPORT.json").read_text())
+    assert [item["code"] for item in report["findings"]] == ["N_DROPPED"]
+    assert main([*words, "--force", "--max-shard-size", "1GB"]) == 2
+    capsys.readouterr()
+    assert main([*words, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "pass"
+    assert main(["from-gguf", str(tmp_path / "m.gguf"), str(tmp_path / "back"), "--quiet"]) == 0
+    assert main(["verify", str(tmp_path / "back"), "--quiet"]) == 0
+
+
+def test_the_named_format_keeps_the_types(tmp_path: Path, target: Path) -> None:
+    source = write_model(tmp_path / "m", "dflash", "F16")
+    convert_to(source, tmp_path / "m.gguf", to="gguf", target_model=target)
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "m.gguf").tensors}
+    assert kinds["blk.0.ffn_up.weight"] == "F16"
+    pack_nvfp4(source, tmp_path / "packed")
+    convert_to(tmp_path / "packed", tmp_path / "p.gguf", to="gguf", target_model=target)
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "p.gguf").tensors}
+    assert kinds["blk.0.ffn_up.weight"] == "NVFP4"
+    assert kinds["blk.0.attn_q.weight"] == "F16"

@@ -105,7 +105,9 @@ def said(made: Any) -> Outcome:
     from convertkit.verbs.fix_keys import Keys
 
     if not isinstance(made, Keys):
-        return outcome(made, "renamed")
+        shown = outcome(made, "renamed")
+        rules = "\n".join(f"  rule {rule}" for rule in made.plan.parameters["rules"])
+        return Outcome(shown.document, f"{rules}\n{shown.text}", shown.status)
     return Outcome(made.document, _text(made.document, made))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.convert.surgery import scalar_findings
 from convertkit.dtypes import STORED_TYPES
 from convertkit.errors import Finding, finding
+from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.layout import Layout, config_value
 from convertkit.layouts.rules import compile_template
 
@@ -24,7 +24,7 @@ def layout_oddities(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]
     yield from _label(checkpoint)
     yield from _two_prefixes(checkpoint)
     yield from _ranks(checkpoint)
-    yield from scalar_findings(checkpoint)
+    yield from _fused_scalars(checkpoint)
     yield from _misaligned(checkpoint)
     if layout.kind in ("causal-lm", "multimodal-lm"):
         yield from _head(checkpoint)
@@ -69,6 +69,21 @@ def _ranks(checkpoint: Checkpoint) -> Iterator[Finding]:
         shape = list(checkpoint.tensors[wrong[0]].spec.shape)
         message = f"the name is that of one expert, the shape {shape} that of a stack"
         yield _warning("W_EXPERT_RANK", message, tensor=wrong[0], data={"count": len(wrong)})
+
+
+def _fused_scalars(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Matrices that are fused on disk and packed with one scalar, where engines allocate one slot per part."""
+    counts = {fusion.fused: len(fusion.parts) for fusion in FUSIONS.values()}
+    wrong: dict[int, list[str]] = {}
+    for name, ref in checkpoint.tensors.items():
+        module, _, leaf = name.rpartition(".")
+        slots = counts.get(module.rpartition(".")[2])
+        if slots and leaf in ("weight_scale_2", "weight_global_scale") and ref.spec.elements == 1:
+            wrong.setdefault(slots, []).append(name)
+    for slots, names in wrong.items():
+        message = f"one global scale for a matrix of {slots} parts: engines allocate {slots} slots and fill one"
+        data = {"count": len(names), "slots": slots}
+        yield _warning("W_FUSED_SCALAR", message, tensor=names[0], fix="repair --split-fused-scalars", data=data)
 
 
 def _misaligned(checkpoint: Checkpoint) -> Iterator[Finding]:

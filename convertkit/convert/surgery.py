@@ -8,7 +8,7 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
 from convertkit.containers.reader import Reader
 from convertkit.convert.surgery_units import Piece, Rearrange, whole
-from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.errors import ConvertError, refusal
 from convertkit.layouts.fusions import EXPERT_FORMS, FUSIONS, SCALARS, Fusion, scalar_shape
 from convertkit.layouts.layout import config_value
 
@@ -158,25 +158,3 @@ def _parted(
 
 def _not_split(tensor: str, what: str) -> ConvertError:
     return refusal("E_LAYOUT_SHAPE", f"cannot be split: {what}", tensor=tensor, status=3)
-
-
-def scalar_findings(source: Checkpoint) -> list[Finding]:
-    """Matrices that are fused on disk and packed with one scalar, where engines allocate one slot per part."""
-    found = []
-    for module, leaves in _modules(source).items():
-        fusion = next((row for row in FUSIONS.values() if module.rpartition(".")[2] == row.fused), None)
-        scalars = [ref for leaf, ref in leaves.items() if leaf in ("weight_scale_2", "weight_global_scale")]
-        if fusion is not None and scalars and scalars[0].spec.elements == 1:
-            count = len(fusion.parts)
-            found.append(
-                finding(
-                    "W_FUSED_SCALAR",
-                    "warning",
-                    f"one global scale for a matrix of {count} parts: engines allocate {count} slots and fill one",
-                    file=scalars[0].file,
-                    tensor=scalars[0].spec.name,
-                    fix="repair --split-fused-scalars",
-                    data={"slots": count},
-                )
-            )
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.convert import renaming
 from convertkit.convert.syscalls import Kernel
 from convertkit.errors import ConvertError
+from convertkit.progress import Silent
 from convertkit.release.reports import validate_report
 from convertkit.verbs.diff import diff
 from convertkit.verbs.fix_keys import Keys, fix_keys
@@ -372,3 +375,36 @@ def test_odd_tensors_keep_their_bytes(tmp_path: Path) -> None:
     out = renamed(source, tmp_path / "out", rename=["a.{x}=b.{x}"])
     assert {name.replace("b.", "a."): row for name, row in tensors(out).items()} == tensors(source)
     assert diff(source, out).document["summary"]["renamed"] == 3
+
+
+class Interrupting(Silent):
+    """Sends this process SIGINT when so many pieces of work are done."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def advance(self, size_bytes: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renaming, "RUN_BYTES", 4096)
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    whole = renamed(source, tmp_path / "whole", rename=[LONG])
+    with pytest.raises(ConvertError) as caught:
+        fix_keys(source, tmp_path / "out", rename=[LONG], options=Options(workers=1, progress=Interrupting(9)))
+    assert caught.value.status == 130
+    assert not (tmp_path / "out").exists()
+    out = renamed(source, tmp_path / "out", rename=[LONG], options=Options(resume=True))
+    assert snapshot(out) == snapshot(whole)
+
+
+def test_one_weight_file_is_renamed_without_what_lies_beside_it(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    made = fix_keys(source / "model.safetensors", tmp_path / "out", rename=[LONG])
+    assert isinstance(made, Result)
+    assert not (tmp_path / "out" / "config.json").exists()
+    assert len(tensors(tmp_path / "out")) == len(causal_lm())
+    assert refused(source / "model.safetensors", None, rename=[LONG], in_place=True).code == "E_USAGE"

@@ -25,7 +25,7 @@ from convertkit.engines.tables import ENGINES as READERS
 from convertkit.engines.targets import target_in
 from convertkit.errors import Finding, finding
 from convertkit.layouts.reading import stated_spec
-from convertkit.layouts.rules import families, template_of
+from convertkit.layouts.rules import template_of
 
 MAX_LISTED = 20
 """Names kept in the data of one finding."""
@@ -60,8 +60,9 @@ def audit_engines(
     views: list[Mapping[str, Any]] = []
     fates: dict[str, dict[str, str]] = {}
     findings: list[Finding] = []
+    source = source_of(checkpoint)
     for one in asked:
-        load = _load(checkpoint, identity, one, target, ranks)
+        load = _load(source, checkpoint, identity, one, target, ranks)
         views.append(_view(one, load))
         findings += _findings(one, load)
         for name, fate in load.fates.items():
@@ -77,17 +78,19 @@ def source_of(checkpoint: Checkpoint) -> Source:
     return Source(tuple(ref.spec for ref in ordered), checkpoint.config, checkpoint.quant_config, beside)
 
 
-def _load(checkpoint: Checkpoint, identity: Identity, asked: Asked, target: TargetModel | None, ranks: int) -> Load:
+def _load(
+    source: Source, checkpoint: Checkpoint, identity: Identity, asked: Asked, target: TargetModel | None, ranks: int
+) -> Load:
     if identity.kind != "drafter" and not says_drafter(checkpoint.config):
         doubtful = any(item.code in UNREADABLE for item in identity.errors)
-        return target_in(asked, source_of(checkpoint), identity.kind, ranks, doubtful)
+        return target_in(asked, source, identity.kind, ranks, doubtful)
     if not checkpoint.config:
         return Load(unknown="there is no config.json, which engines read first")
     sizes = target.sizes if target is not None else assumed_target(checkpoint.config)
     if sizes is None:
         return Load(unknown="the config does not say enough about the target: give --target-model")
     dtype = target.dtype if target is not None else "BF16"
-    load = drafter_in(asked, source_of(checkpoint), sizes, ranks, dtype)
+    load = drafter_in(asked, source, sizes, ranks, dtype)
     if load.unknown and not load.fates:
         return load
     wrongs = [*load.wrongs, *_understood(checkpoint, identity, asked)]
@@ -237,11 +240,9 @@ def fate_rows(
     rows: Iterable[Mapping[str, Any]], audit: EngineAudit, checkpoint: Checkpoint
 ) -> Iterator[dict[str, Any]]:
     """Rows of the audit with what becomes of the first tensor of each family in every engine."""
-    by_template = {family.template: family.names for family in families(checkpoint.tensors).values()}
     for row in rows:
         name = row["first"]
-        stored = name if name in checkpoint.tensors else next(
-            (f"{name}.{leaf}" for leaf in row["planes"] if f"{name}.{leaf}" in checkpoint.tensors), name)  # fmt: skip
-        stored = stored if stored in checkpoint.tensors else by_template.get(row["name"], (stored,))[0]
+        planes = (f"{name}.{leaf}" for leaf in row["planes"])
+        stored = next((item for item in (name, *planes) if item in checkpoint.tensors), name)
         fate = (audit.fates or {}).get(stored)
         yield {**row, "engines": dict(fate)} if fate else dict(row)

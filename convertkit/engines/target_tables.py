@@ -3,7 +3,8 @@
 Stored names are those of transformers 5. ``layers`` of a row: ``all``, ``full`` (attention), ``linear`` (attention),
 ``sparse`` (with experts), ``dense`` (without). Symbols are those of ``SYMBOLS``. Read from ``models/qwen2.py``,
 ``qwen3.py``, ``qwen3_moe.py``, ``qwen3_next.py``, ``qwen3_5.py``, ``qwen3_vl.py`` and ``llama.py``; Qwen3 and Llama
-were run, with experts too. A ``norm`` is a parameter without a quantization method, the only kind that the loader misses by name.
+were run, with experts too. A ``norm`` is a parameter without a quantization method, the only kind that the loader
+misses by name.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from sys import intern
 
 from convertkit.errors import ConvertError, Finding, finding, refusal
 
@@ -117,15 +118,33 @@ class Family:
 _NUMBER_KEYS = ("{i}", "{e}")
 
 
+_DEEP = 32
+"""Dots in a name up to which its parents are remembered; deeper names do not occur but in hostile files."""
+
+
+def _is_number(part: str) -> bool:
+    return part.isdecimal() and part.isascii() and (part == "0" or part[0] != "0")
+
+
+@lru_cache(maxsize=1 << 18)
 def template_of(name: str) -> tuple[str, tuple[int, ...]]:
     """A name as template and numbers: the first number is ``{i}``, the second ``{e}``, further ones ``{x}``."""
-    numbers: list[int] = []
-    parts = name.split(".")
-    for place, part in enumerate(parts):
-        if part.isdecimal() and part.isascii() and (part == "0" or part[0] != "0"):
-            parts[place] = _NUMBER_KEYS[len(numbers)] if len(numbers) < 2 else "{x}"
-            numbers.append(int(part))
-    return (".".join(parts), tuple(numbers)) if numbers else (name, ())
+    parent, dot, leaf = name.rpartition(".")
+    template: str = ""
+    numbers: tuple[int, ...] = ()
+    if dot and name.count(".") > _DEEP:
+        for place, part in enumerate(parent.split(".")):
+            template, numbers = _longer(template, numbers, part, "." if place else "")
+    elif dot:
+        template, numbers = template_of(parent)
+    return _longer(template, numbers, leaf, dot)
+
+
+def _longer(template: str, numbers: tuple[int, ...], part: str, dot: str) -> tuple[str, tuple[int, ...]]:
+    if not _is_number(part):
+        return intern(template + dot + part), numbers
+    key = _NUMBER_KEYS[len(numbers)] if len(numbers) < 2 else "{x}"
+    return intern(template + dot + key), (*numbers, int(part))
 
 
 def families(names: Iterable[str]) -> dict[str, Family]:

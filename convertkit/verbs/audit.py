@@ -13,6 +13,7 @@ from convertkit.checks.audit import Audit, audit_written
 from convertkit.checks.target import read_target
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any
+from convertkit.containers.strict_json import paused_gc
 from convertkit.engines.rules import Asked, parse_engines
 from convertkit.errors import Finding, refusal, shown
 from convertkit.layouts.fused import user_groups
@@ -63,7 +64,8 @@ def audit(
     target = None if target_model is None else read_target(target_model)
     reference = None if against is None else open_any(against)
     wanted = Wanted(asked, target, tp, reference) if asked or target or reference else None
-    found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan, wanted=wanted)
+    with paused_gc():
+        found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan, wanted=wanted)
     status = 1 if found.errors else 0
     if report is None:
         return AuditResult(_document(found), found.findings, status)

@@ -52,6 +52,8 @@ COMMANDS: dict[str, Row] = {
     "diff": Row("convertkit.cli.diff", "Show how two checkpoints differ."),
     "fix-keys": Row("convertkit.cli.fix_keys", "Rename tensors, in a new output or in place."),
     "repair": Row("convertkit.cli.repair", "Repair scales, index, config, shards and layout."),
+    "release": Row("convertkit.cli.release", "Make a whole release from a recipe: variants, reports, card, manifest."),
+    "report": Row("convertkit.cli.report", "Write a page from the reports of a folder."),
     "manifest": Row("convertkit.cli.manifest", "Write MANIFEST.json and SHA256SUMS for a folder."),
     "verify": Row("convertkit.cli.verify", "Verify a folder against its manifest."),
     "formats": Row("convertkit.cli.formats", "List the formats that can be converted to."),

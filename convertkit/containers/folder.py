@@ -35,9 +35,11 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
     (r"MANIFEST\.json|SHA256SUMS|TENSORS\.jsonl|PROVENANCE\.intoto\.json", "manifest"),
     (r".*\.(sig|sigstore|asc)", "signature"),
     (
-        r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|RENAME_REPORT|REPAIR_REPORT|MANIFEST)(\.rows\.jsonl|\.json)",
+        r"(DEQUANT_REPORT|FIDELITY_GATE|LOAD_SHAPE_AUDIT|RENAME_REPORT|REPAIR_REPORT|GGUF_REPORT|RELEASE_REPORT|MANIFEST)"
+        r"(\.rows\.jsonl|\.json)",
         "report",
     ),
+    (r"REPORT\.html", "page made from reports"),
 )
 """Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
 

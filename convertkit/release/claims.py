@@ -19,6 +19,8 @@ REPORTS = (
     "LOAD_SHAPE_AUDIT.json",
     "RENAME_REPORT.json",
     "REPAIR_REPORT.json",
+    "GGUF_REPORT.json",
+    "RELEASE_REPORT.json",
 )
 OURS = "convertkit."
 

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from convertkit.checkpoint import Checkpoint
 from convertkit.checks.mask_embedding import mask_embedding_findings
 from convertkit.containers.folder import open_checkpoint
 from convertkit.convert.drafter_tensors import DrafterRequest
 from convertkit.convert.drafters import plan_drafter
 from convertkit.convert.identify import identify
 from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Plan
 from convertkit.convert.planners import Files
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.agreement import Statement, agreement, loss
@@ -51,10 +52,33 @@ def to_drafter(
     Raises:
         ConvertError: E_LOSS and others, see ``docs/errors.md``; nothing is written unless the whole output is.
     """
-    if target_id is not None and not HUB_NAME.fullmatch(target_id):
-        raise refusal("E_USAGE", f"'{target_id}' is not a hub name such as ORG/NAME")
+    _require_hub_name(target_id)
     checkpoint = open_checkpoint(source)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
+    plan = plan_to_drafter(
+        checkpoint,
+        to=to,
+        verb=verb,
+        target_model=target_model,
+        target_id=target_id,
+        allow_loss=allow_loss,
+        files=Files(max_shard_bytes, header_slack_bytes),
+    )
+    return dry_run(plan) if only_plan else carry_out(plan, Path(out), [audit_report()], options)
+
+
+def plan_to_drafter(
+    checkpoint: Checkpoint,
+    *,
+    to: str,
+    verb: str,
+    target_model: PathLike | None = None,
+    target_id: str | None = None,
+    allow_loss: Sequence[str] = (),
+    files: Files,
+) -> Plan:
+    """The plan of ``to_drafter`` for an opened drafter; its words and errors are those."""
+    _require_hub_name(target_id)
     identity = identify(checkpoint)
     target = None if target_model is None else open_target(target_model)
     request = DrafterRequest(to, verb, target_id, tuple(allow_loss))
@@ -66,9 +90,12 @@ def to_drafter(
         yield from agreement(stated, Statement(layout, config, names), meant, request.allow_loss)
         yield from mask_embedding_findings(checkpoint, meant)
 
-    files = Files(max_shard_bytes, header_slack_bytes)
-    plan = plan_drafter(checkpoint, identity, request, target, judge, loss, files)
-    return dry_run(plan) if only_plan else carry_out(plan, Path(out), [audit_report()], options)
+    return plan_drafter(checkpoint, identity, request, target, judge, loss, files)
+
+
+def _require_hub_name(target_id: str | None) -> None:
+    if target_id is not None and not HUB_NAME.fullmatch(target_id):
+        raise refusal("E_USAGE", f"'{target_id}' is not a hub name such as ORG/NAME")
 
 
 def to_speculators(source: PathLike, out: PathLike, **words: Any) -> Result | DryRun:

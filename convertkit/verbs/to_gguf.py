@@ -12,7 +12,7 @@ from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.convert.gguf_planner import plan_gguf
 from convertkit.convert.gguf_request import drafter_request, model_request
 from convertkit.convert.gguf_target import open_target
-from convertkit.convert.identify import Identity, identify
+from convertkit.convert.identify import identify
 from convertkit.convert.place import Kind, check_place
 from convertkit.convert.plan import Plan
 from convertkit.errors import refusal
@@ -58,19 +58,28 @@ def to_gguf(
     checkpoint = open_checkpoint(source)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan, kind=kind)
     file_name = Path(out).name if kind == "file" else f"model{SUFFIX}"
-    plan = _plan(checkpoint, identify(checkpoint), type, target_model, pre, name, file_name)
+    plan = plan_to_gguf(
+        checkpoint, type=type, target_model=target_model, pre=pre, name=name, file_name=file_name
+    )  # fmt: skip
     if kind == "file":
         plan = replace(plan, side_files=())
     if only_plan:
         return dry_run(plan)
-    _require_library(plan)
+    require_library(plan)
     return carry_out(plan, Path(out), [gguf_report(written=True)], options, kind)
 
 
-def _plan(
-    checkpoint: Checkpoint, identity: Identity, type_name: str, target_model: str | os.PathLike[str] | None,
-    pre: str | None, name: str | None, file_name: str,
-) -> Plan:  # fmt: skip
+def plan_to_gguf(
+    checkpoint: Checkpoint,
+    *,
+    type: str = "bf16",
+    target_model: str | os.PathLike[str] | None = None,
+    pre: str | None = None,
+    name: str | None = None,
+    file_name: str = f"model{SUFFIX}",
+) -> Plan:
+    """The plan of ``to_gguf`` for an opened checkpoint; its words and errors are those."""
+    identity = identify(checkpoint)
     drafter = identity.kind == "drafter"
     if MASK_EMBEDDING in checkpoint.side_files:
         raise refusal("E_LOSS", "an own embedding of the mask token has no place beside the target's embeddings",
@@ -80,11 +89,11 @@ def _plan(
                       fix="--target-model DIR or --target-model TARGET.gguf")  # fmt: skip
     target = open_target(checkpoint.root if target_model is None else Path(target_model))
     make = drafter_request if drafter else model_request
-    request = make(checkpoint, identity, target, type_name, pre, name)
+    request = make(checkpoint, identity, target, type, pre, name)
     return plan_gguf(checkpoint, identity, replace(request, parameters={"pre": pre, "name": name}), file_name)
 
 
-def _require_library(plan: Plan) -> None:
+def require_library(plan: Plan) -> None:
     """Refuse before the first byte what only ggml's library could encode if it is not there."""
     if any(spec.dtype in LIBRARY_TYPES for spec in plan.outputs.values()):
         from convertkit.backends.ggml_library import library

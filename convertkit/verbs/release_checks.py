@@ -1,0 +1,101 @@
+"""What a release is asked before it is published: do the engines load each variant, how far is each reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convertkit.checks.engines import audit_engines
+from convertkit.checks.target import TargetModel, read_target
+from convertkit.containers.folder import open_any
+from convertkit.convert.identify import identify
+from convertkit.engines.rules import ENGINES
+from convertkit.errors import Finding, finding
+from convertkit.release.recipe import EngineWish, Recipe
+from convertkit.verbs.gate import gate
+from convertkit.verbs.release_run import Made
+
+VIEW_KEYS = ("engine", "version", "proof", "verdict", "message", "reasons", "settings")
+NOT_GGUF = ("vllm", "sglang", "tensorrt-llm", "transformers")
+"""Engines whose tables describe safetensors; a GGUF is for llama.cpp."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """JSON rows for the report, and findings; errors stop the release."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    findings: tuple[Finding, ...]
+
+
+def check_engines(recipe: Recipe, made: Sequence[Made]) -> Checked:
+    """Every engine of the recipe with every variant. Where the recipe says that a variant must load, a refusal or a
+    wrong load is an error; everywhere else the answer is only recorded."""
+    target = None if recipe.target_model is None else read_target(recipe.target_model)
+    rows: list[Mapping[str, Any]] = []
+    findings: list[Finding] = []
+    for wish in recipe.engines:
+        for one in made:
+            row, found = _ask(wish, one, target)
+            rows.append(row)
+            findings.extend(found)
+    return Checked(tuple(rows), tuple(findings))
+
+
+def _ask(wish: EngineWish, one: Made, target: TargetModel | None) -> tuple[dict[str, Any], Iterator[Finding]]:
+    checkpoint = open_any(one.folder)
+    required = one.job.variant.folder in wish.variants
+    place = {"variant": one.job.variant.title, "title": ENGINES[wish.asked.engine.name].title, "required": required}
+    if checkpoint.container == "gguf":
+        return place | _gguf_view(wish), iter(())
+    audit = audit_engines(checkpoint, identify(checkpoint), [wish.asked], target, wish.ranks)
+    view = {key: audit.views[0][key] for key in VIEW_KEYS}
+    return place | view, _required(audit.findings, one) if required else iter(())
+
+
+def _gguf_view(wish: EngineWish) -> dict[str, Any]:
+    """A GGUF is read by llama.cpp, whose checks are part of GGUF_REPORT.json, and by none of the others."""
+    ours = wish.asked.engine.name not in NOT_GGUF
+    message = "" if ours else f"{wish.asked.engine.title} is served from safetensors"
+    return {
+        "engine": wish.asked.engine.name,
+        "version": wish.asked.version,
+        "proof": wish.asked.engine.how if wish.asked.proven else "none",
+        "verdict": ("loads" if wish.asked.proven else "unknown") if ours else "refused",
+        "message": message,
+        "reasons": [message] if message else [],
+        "settings": [],
+    }
+
+
+def _required(findings: Sequence[Finding], one: Made) -> Iterator[Finding]:
+    for item in findings:
+        yield replace(item, message=f"variant {one.job.variant.title}: {item.message}")
+
+
+def check_references(recipe: Recipe, made: Sequence[Made], workers: int) -> Checked:
+    """Every reference against its variant; with ``judge`` a threshold that is not met is an error."""
+    rows: list[Mapping[str, Any]] = []
+    findings: list[Finding] = []
+    by_folder = {one.job.variant.folder: one for one in made}
+    for reference in recipe.references:
+        one = by_folder[reference.variant]
+        found = gate(one.folder, reference.path, limits=recipe.limits, workers=workers)
+        summary = found.document["summary"]
+        rows.append(
+            {
+                "name": reference.name,
+                "variant": one.job.variant.title,
+                "judged": reference.judge,
+                "verdict": "fail" if found.status else "pass",
+                "tensors": summary["tensors"],
+                "whole": {key: value for key, value in summary["whole"].items() if not isinstance(value, Mapping)},
+                "files": found.document["source"]["files"],
+            }
+        )
+        errors = [item for item in found.findings if item.severity == "error"]
+        if errors and reference.judge:
+            message = f"variant {one.job.variant.title} against '{reference.name}': {len(errors)} limits are not met"
+            findings += [finding("E_GATE", "error", message), *errors]
+    return Checked(tuple(rows), tuple(findings))

@@ -1,0 +1,127 @@
+"""``release init``: a commented recipe for a checkpoint, made from what is found in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint
+from convertkit.containers.folder import open_checkpoint
+from convertkit.convert.identify import Identity, identify
+from convertkit.engines.rules import ENGINES
+from convertkit.errors import refusal
+from convertkit.release.recipe import SCHEMA
+
+LEGAL = ("LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt")
+
+
+def release_init(
+    source: str | os.PathLike[str],
+    *,
+    target_model: str | os.PathLike[str] | None = None,
+    target_id: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> str:
+    """The text of a recipe for ``source``; written to ``output`` if that is given, with paths relative to it.
+
+    A dense drafter or model gets the seeds of a release: the NVFP4 pack in the root and its expansion in ``bf16/``; a
+    drafter with a target a GGUF too. Raises ``ConvertError``: E_OUT_EXISTS, E_WRITE, and as opening the source.
+    """
+    checkpoint = open_checkpoint(source)
+    identity = identify(checkpoint)
+    base = Path.cwd() if output is None else Path(output).resolve().parent
+    target = None if target_model is None else Path(target_model)
+    text = "\n".join(_lines(checkpoint, identity, base, target, target_id)) + "\n"
+    if output is not None:
+        _write(Path(output), text, force)
+    return text
+
+
+def _write(place: Path, text: str, force: bool) -> None:
+    try:
+        with place.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise refusal("E_OUT_EXISTS", "the recipe exists", file=place.name, fix="use --force") from None
+    except OSError as error:
+        raise refusal("E_WRITE", f"cannot write: {error.strerror}", file=place.name) from None
+
+
+def _quoted(value: Any) -> str:
+    """A TOML basic string: JSON's escapes are TOML's."""
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _relative(path: Path, base: Path) -> str:
+    return _quoted(os.path.relpath(path.resolve(), base.resolve()))
+
+
+def _lines(
+    checkpoint: Checkpoint, identity: Identity, base: Path, target: Path | None, target_id: str | None
+) -> Iterator[str]:
+    name = checkpoint.root.resolve().name.removesuffix("-bf16") or "release"
+    drafter = identity.kind == "drafter"
+    yield "# A recipe for `convertkit release`. Paths are relative to this file."
+    what = f"{identity.layout.name} ({identity.kind}), {identity.dialect}"
+    yield f"# The source is {what}: {len(checkpoint.tensors)} tensors."
+    yield f"schema = {_quoted(SCHEMA)}"
+    yield f"name = {_quoted(name)}"
+    yield '# version = "1.0.0"'
+    yield f"source = {_relative(checkpoint.root, base)}"
+    yield f"target_model = {_relative(target, base)}" if target else '# target_model = "target"  # a GGUF needs it'
+    yield f"target_id = {_quoted(target_id)}" if target_id else '# target_id = "ORG/NAME"'
+    yield '# supersedes = "old-release"  # users of the old files are told so by `convertkit verify`'
+    files = [_relative(checkpoint.root / item, base) for item in LEGAL if item in checkpoint.side_files]
+    yield f"files = [{', '.join(files)}]"
+    yield ""
+    yield from _variants(identity, target)
+    yield "# Compare a variant with another checkpoint; with judge = true the thresholds must hold for it too."
+    yield '# [[references]]\n# name = "the drafter before"\n# path = "old-bf16"\n# variant = "."\n# judge = false'
+    yield ""
+    yield from _engines(identity, drafter)
+    yield "# Limits of the fidelity gate, as in `convertkit gate --help`."
+    yield "[thresholds]\n# max_rel_rms = 0.125\n"
+    yield from _card(identity, drafter, target_id)
+
+
+def _variants(identity: Identity, target: Path | None) -> Iterator[str]:
+    yield '# Variants are made in this order. folder "." is the root; from is "source" or the folder of one above.'
+    if identity.packed:
+        yield f'[[variants]]\nfolder = "."\nformat = {_quoted(_packed_format(identity))}\n'
+    else:
+        yield '[[variants]]\nfolder = "."\nformat = "nvfp4-modelopt-mixed"'
+        yield 'scales = "auto"  # without loss where the weights lie on an NVFP4 grid, amax elsewhere\n'
+    yield '[[variants]]\nfolder = "bf16"\nformat = "bf16"\nfrom = "."'
+    yield '# against = "source"  # for weights on a grid: a single differing element fails the release\n'
+    start = "" if target is not None and identity.kind == "drafter" else "# "
+    lines = ("[[variants]]", 'folder = "gguf"', 'format = "gguf"', 'from = "bf16"', 'type = "bf16"')
+    yield "\n".join(f"{start}{line}" for line in lines) + "\n"
+
+
+def _packed_format(identity: Identity) -> str:
+    names = {"modelopt": "nvfp4-modelopt", "modelopt-mixed": "nvfp4-modelopt-mixed", "compressed-tensors": "nvfp4-ct"}
+    return names[identity.dialect]
+
+
+def _engines(identity: Identity, drafter: bool) -> Iterator[str]:
+    yield "# Engines to audit each variant with. One that is named in variants must load, or the release fails."
+    names = [name for name in ENGINES if name != "transformers"] if drafter else ["vllm"]
+    for name in names:
+        yield f'[[engines]]\nname = {_quoted(name)}\nversion = {_quoted(ENGINES[name].proven[0])}\n# variants = ["."]\n'
+
+
+def _card(identity: Identity, drafter: bool, target_id: str | None) -> Iterator[str]:
+    yield "# Front matter and text of README.md. Everything in it that is a number is generated."
+    yield '[card]\ntitle = "…"\nsummary = """\n…\n"""\nlicense = "apache-2.0"'
+    if target_id:
+        yield f"base_model = [{_quoted(target_id)}]"
+    else:
+        yield '# base_model = ["ORG/NAME"]'
+    yield '# base_model_relation = "finetune"  # adapter, finetune, merge or quantized'
+    yield 'library_name = "vllm"\npipeline_tag = "text-generation"'
+    tags = ["speculative-decoding", identity.layout.name] if drafter else [identity.layout.name]
+    yield f"tags = [{', '.join(map(_quoted, ['nvfp4', *tags]))}]"

@@ -1,0 +1,37 @@
+"""``report``: the reports of a folder as one HTML page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from convertkit.errors import refusal
+from convertkit.release.page import render_page
+from convertkit.release.summary import View, read_view
+
+
+def report(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    compare: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> View:
+    """Write the page of a folder with reports to ``out`` (``REPORT.html`` in the working directory if None).
+
+    No weight is read: the page is as true as the reports. ``compare`` is a second folder that is shown beside it.
+
+    Raises:
+        ConvertError: E_NO_REPORTS, E_OUT_EXISTS, E_WRITE, reports that are none.
+    """
+    view = read_view(Path(folder))
+    data = render_page(view, None if compare is None else read_view(Path(compare)))
+    place = Path("REPORT.html" if out is None else out)
+    try:
+        with place.open("wb" if force else "xb") as stream:
+            stream.write(data)
+    except FileExistsError:
+        raise refusal("E_OUT_EXISTS", "the page exists", file=place.name, fix="use --force") from None
+    except OSError as error:
+        raise refusal("E_WRITE", f"cannot write: {error.strerror}", file=place.name) from None
+    return view

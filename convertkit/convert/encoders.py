@@ -69,7 +69,8 @@ def _on_grid(unit: Pack, fact: GridFact) -> Encoder:
     tables = build_grid_tables(
         found.global_bits, found.sense, zero_byte=zero_byte_of(found.sense), least_scale=unit.least_scale
     )
-    otherwise = otherwise_tables(found.global_bits, found.sense, unit.least_scale)
+    whole = fact.status == "grid"
+    otherwise = None if whole else otherwise_tables(found.global_bits, found.sense, unit.least_scale)
     return Encoder(
         found.global_bits, lambda values, codes, scales: solve_tile(values, tables, otherwise, codes, scales)
     )

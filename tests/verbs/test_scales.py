@@ -244,8 +244,8 @@ def test_one_wrong_byte_is_a_broken_promise(
     generate("dflash2", tmp_path / "src", scale="tiny", on_grid=scales == "lossless")
     true = encoders.encoder_of
 
-    def spoiled(facts: Any, unit: Any) -> encoders.Encoder:
-        made = true(facts, unit)
+    def spoiled(*words: Any) -> encoders.Encoder:
+        made = true(*words)
         return encoders.Encoder(made.stored_bits, _Spoiled(made, plane, 77, 0x18 if plane == "scales" else 0x50))
 
     monkeypatch.setattr(encoders, "encoder_of", spoiled)

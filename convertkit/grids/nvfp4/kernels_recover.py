@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 
 from convertkit.grids.compiled import compiled, read, write
 from convertkit.grids.nvfp4.kernels import block_amax, load_block, load_row, splat, store_codes, vector
@@ -37,21 +35,21 @@ def count_left_magnitudes(values: Any, scales: Any, counts: Any) -> None:
 
 @vector
 def _on_row(context: Any, values: Any, index: Any, rows: Any, scale: Any) -> Any:
-    """Whether all magnitudes of block ``index`` are among the 8 of row ``scale`` of ``rows`` [128, 8]."""
+    """Whether all magnitudes of block ``index`` are among the 8 under ``scale``: ``rows`` [1024, 16] has each of them
+    16 times, which saves the processor spreading it."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         block = load_block(target, builder, signature, args)
         magnitude = builder.and_(block, splat(block.type, 0x7FFF))
-        row = load_row(target, builder, signature.args[2], args[2], builder.zext(args[3], args[1].type), 8)
-        missed = splat(block.type, 0xFFFF)
+        start = builder.mul(builder.zext(args[3], args[1].type), ir.Constant(args[1].type, 8))
+        hit = None
         for column in range(8):
-            lanes = ir.Constant(ir.VectorType(ir.IntType(32), 16), [column] * 16)
-            value = builder.shuffle_vector(row, ir.Constant(row.type, ir.Undefined), lanes)
-            missed = builder.and_(missed, builder.sext(builder.icmp_unsigned("!=", magnitude, value), block.type))
-        insert: Callable[..., Any] = cgutils.get_or_insert_function
-        kind = ir.FunctionType(ir.IntType(16), [block.type])
-        any_missed = builder.call(insert(builder.module, kind, "llvm.vector.reduce.or.v16i16"), [missed])
-        return builder.zext(builder.icmp_unsigned("==", any_missed, ir.Constant(ir.IntType(16), 0)), ir.IntType(8))
+            place = builder.add(start, ir.Constant(args[1].type, column))
+            value = load_row(target, builder, signature.args[2], args[2], place, 16)
+            equal = builder.icmp_unsigned("==", magnitude, value)
+            hit = equal if hit is None else builder.or_(hit, equal)
+        mask = builder.bitcast(hit, ir.IntType(16))
+        return builder.zext(builder.icmp_unsigned("==", mask, ir.Constant(ir.IntType(16), 0xFFFF)), ir.IntType(8))
 
     return types.uint8(values, index, rows, scale), generate
 
@@ -64,7 +62,7 @@ def match(values: Any, starts: Any, tries: Any, rows: Any, zero_byte: Any, count
     """Count the blocks of ``values`` [n, 16] that lie on a grid.
 
     Scale bytes to try for a block whose largest magnitude is m are ``tries[starts[m]:starts[m + 1]]``; ``rows``
-    uint16 [128, 8] are the magnitudes under each scale. ``counts`` [2]: blocks on the grid that are not all zero, and
+    uint16 [1024, 16] are the magnitudes under each scale. ``counts`` [2]: blocks on the grid that are not all zero, and
     blocks of zeros.
     """
     found = zeros = 0

@@ -24,14 +24,15 @@ from convertkit.grids.nvfp4.cells import cells
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.encode import amax_of_tile, flat_items
 from convertkit.grids.nvfp4.tables import (
+    ARITHMETICS,
     BLOCK,
     LARGEST_SCALE,
     SMALLEST_GLOBAL,
     EncodeTables,
     Sense,
     bits_of,
-    build_encode_tables,
     float_of,
+    global_bits_of,
     reversible_global,
     swap_sense,
     tables_under,
@@ -52,6 +53,8 @@ SMALL = 1 << 14
 PART_CELLS = 6
 LEAST_PART = 0.1
 """Share of non-zero blocks below which a tensor is not called partly on a grid."""
+_NO_SCALES = np.zeros(MAGNITUDES, np.uint8)
+_NO_BOUNDS = np.zeros((128, 8), np.int16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,8 @@ class GridTables:
 
     ``rows`` uint16 [128, 8]: BF16 magnitudes by scale byte and magnitude index. ``tries`` uint8 [882]: scale bytes to
     try for a block whose largest magnitude is m, from ``starts[m]`` to ``starts[m + 1]`` (uint16 [32769]). ``bounds``
-    int16 [128, 8] as in ``EncodeTables``, with every sign kept.
+    int16 [128, 8] as in ``EncodeTables``, with every sign kept. ``spread`` uint16 [1024, 16]: each entry of ``rows``
+    16 times.
     """
 
     global_bits: int
@@ -70,6 +74,7 @@ class GridTables:
     starts: NDArray[np.uint16]
     tries: NDArray[np.uint8]
     bounds: NDArray[np.int16]
+    spread: NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +116,15 @@ def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, 
     starts = np.searchsorted(amaxes[order], np.arange(MAGNITUDES + 1)).astype(np.uint16)
     bounds = np.full((128, 8), -1, np.int16)
     bounds[:, :7] = np.minimum(table[:, :7], 0x7FFF).astype(np.int16)
-    return GridTables(
-        global_bits, sense, zero_byte, np.ascontiguousarray(table), starts, scales[order].astype(np.uint8), bounds
-    )
+    spread = np.repeat(table.reshape(-1, 1), BLOCK, axis=1)
+    tries = scales[order].astype(np.uint8)
+    return GridTables(global_bits, sense, zero_byte, np.ascontiguousarray(table), starts, tries, bounds, spread)
 
 
 def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any, Any, Any]:
     """What the kernels take first."""
     blocks = flat_items(values, 2, "values").reshape(-1, BLOCK)
-    return blocks, tables.starts, tables.tries, tables.rows, np.uint8(tables.zero_byte)
+    return blocks, tables.starts, tables.tries, tables.spread, np.uint8(tables.zero_byte)
 
 
 def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
@@ -139,19 +144,20 @@ def scales_of_tile(values: NDArray[np.uint16], tables: GridTables) -> NDArray[np
 def solve_tile(
     values: NDArray[np.uint16],
     tables: GridTables,
-    otherwise: EncodeTables,
+    otherwise: EncodeTables | None,
     codes: NDArray[np.uint8],
     scales: NDArray[np.uint8],
 ) -> None:
     """Encode a tile of BF16 bits [rows, in]: exactly where a block is on the grid, by ``otherwise`` where it is not.
 
-    Fills ``codes`` uint8 [rows, in/2] and ``scales`` uint8 [rows, in/16].
+    Without ``otherwise`` such a block gets block scale 0, which no check lets pass. Fills ``codes`` uint8 [rows, in/2]
+    and ``scales`` uint8 [rows, in/16].
     """
     kernels.solve(
         *_grid(values, tables),
         tables.bounds,
-        otherwise.scale_bytes,
-        otherwise.code_bounds,
+        _NO_SCALES if otherwise is None else otherwise.scale_bytes,
+        _NO_BOUNDS if otherwise is None else otherwise.code_bounds,
         flat_items(codes, 1, "codes").reshape(-1, BLOCK // 2),
         flat_items(scales, 1, "scales"),
     )
@@ -267,12 +273,12 @@ class _Search:
         """Stored bits of global scales, likeliest first: hints, those of amax packers, then the cells that fit."""
         yield from hints
         for name in ("amax", "amax-llmcompressor"):
-            built = build_encode_tables(name, "BF16", self.amax)
-            swapped, reversible = swap_sense(built.global_bits)
-            if built.sense == self.sense or reversible:
-                bits = built.global_bits if built.sense == self.sense else swapped
-                if _agreed(bits, self.sense):
-                    yield bits
+            bits, home = global_bits_of(name, "BF16", self.amax), ARITHMETICS[name].sense
+            swapped, reversible = swap_sense(bits)
+            if home == self.sense or reversible:
+                stored = bits if home == self.sense else swapped
+                if _agreed(stored, self.sense):
+                    yield stored
         if self.amax:
             mantissas = _mantissas(self.counts)
             yield from self._of_cells(mantissas, int(mantissas.sum()), range(5), self.most)

@@ -288,14 +288,18 @@ def build_encode_tables(
     Block scales below the byte ``least_scale`` become that byte. ``ValueError`` for bits of infinity or NaN: refusing
     such weights is the caller's work.
     """
-    row = arithmetic_of(arithmetic)
+    bits = global_bits_of(arithmetic, dtype, group_amax_bits)
+    bits = reversible_global(bits) if reversible else bits
+    return tables_under(arithmetic, dtype, bits, least_scale=least_scale)
+
+
+def global_bits_of(arithmetic: str, dtype: str, group_amax_bits: int) -> int:
+    """FP32 bits of the global scale of a fused group; arguments and errors as for ``build_encode_tables``."""
     if not 0 <= group_amax_bits < float_type(dtype).infinity:
         raise ValueError(f"amax bits {group_amax_bits:#x} are not those of a finite {dtype} magnitude")
     with np.errstate(all="ignore"):
-        scale = row.global_scale(_magnitudes(np.array([group_amax_bits]), dtype)[0], dtype)
-        if reversible:
-            scale = float_of(reversible_global(bits_of(scale)))
-    return tables_under(arithmetic, dtype, bits_of(scale), least_scale=least_scale)
+        amax = _magnitudes(np.array([group_amax_bits]), dtype)[0]
+        return bits_of(arithmetic_of(arithmetic).global_scale(amax, dtype))
 
 
 def tables_under(arithmetic: str, dtype: str, global_bits: int, *, least_scale: int = 1) -> EncodeTables:

@@ -206,6 +206,9 @@ def _gate_text(summary: Mapping[str, Any]) -> str:
         parts.append(f"relative RMS error {whole['rel_rms']:.4f}")
     if whole["sqnr_db"] is not None:
         parts.append(f"SQNR {whole['sqnr_db']:.2f} dB")
+    if "gain_db" in summary:
+        gain = summary["gain_db"]
+        parts.append(f"{gain['least']:.2f} to {gain['largest']:.2f} dB above amax")
     if summary["worst"]:
         parts.append(f"worst {shown(summary['worst'])}")
     return ", ".join(parts)

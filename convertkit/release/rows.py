@@ -195,6 +195,7 @@ def gate_summary(
     tensors = [row for row in rows if row["scope"] == "tensor"]
     measured = [row for row in tensors if row.get("metrics", {}).get("rel_rms") is not None]
     worst = max(measured, key=lambda row: float(row["metrics"]["rel_rms"]), default=None)
+    gains = [row["scales"]["gain_db"] for row in tensors if row.get("scales", {}).get("gain_db") is not None]
     return {
         "tensors": len(tensors),
         "packed": sum(1 for row in tensors if row.get("packed")),
@@ -203,4 +204,4 @@ def gate_summary(
         "limits": dict(limits),
         "whole": metrics(whole),
         "worst": None if worst is None or not worst["metrics"]["rel_rms"] else worst["name"],
-    }
+    } | ({"gain_db": {"least": min(gains), "largest": max(gains)}} if gains else {})

@@ -121,3 +121,16 @@ def test_other_dialect_holds_the_same_planes(packed: Path, tmp_path: Path) -> No
         assert theirs[f"{name}.weight_packed"].numpy().tobytes() == ours[f"{name}.weight"].numpy().tobytes()
         divisor = np.float32(1) / ours[f"{name}.weight_scale_2"].numpy()
         assert theirs[f"{name}.weight_global_scale"].numpy().tobytes() == divisor.tobytes()
+
+
+@pytest.mark.parametrize(("scales", "least"), [("mse", 1.1), ("four-over-six", 0.6)])
+def test_searched_scales_gain_on_every_weight(source: Path, tmp_path: Path, scales: str, least: float) -> None:
+    words = ("--include", LINEARS, "--fuse", FUSED, "--scales", scales)
+    convertkit("pack-nvfp4", source, tmp_path / "out", *words)
+    report = json.loads((tmp_path / "out" / "FIDELITY_GATE.json").read_text())
+    gains = {row["name"]: row["scales"]["gain_db"] for row in report["rows"] if row["scope"] == "tensor"}
+    for name, gain in gains.items():
+        print(f"{scales}: {gain:5.2f} dB above amax  {name}")
+    assert len(gains) == 36
+    assert min(gains.values()) > least
+    assert report["summary"]["gain_db"]["least"] == min(gains.values())

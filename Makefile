@@ -67,6 +67,7 @@ $(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt
 bench: $(MAIN)/.ready
 	mkdir -p bench-out
 	$(MAIN)/bin/python benchmarks/full_size.py bench-out
+	$(MAIN)/bin/python benchmarks/fix_keys.py bench-out
 
 fixtures: $(MAIN)/.ready
 	$(MAIN)/bin/python fixtures/regenerate.py

@@ -13,6 +13,7 @@ from convertkit.checks.differ import Difference, difference, index_of, known_equ
 from convertkit.checks.gate import Weight
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.containers.strict_json import paused_gc
 from convertkit.convert.stop import Stop, stop_on_signals
 from convertkit.convert.survey import Desk
 from convertkit.convert.tiles import Buffers, in_parallel, worker_count
@@ -71,8 +72,9 @@ def diff(
     Raises:
         ConvertError: a checkpoint cannot be opened or read.
     """
-    sides = tuple(_side(path) for path in (a, b))
-    with stop_on_signals() as stop, Reader(sides[0].checkpoint) as one, Reader(sides[1].checkpoint) as two:
+    with paused_gc():
+        sides = tuple(_side(path) for path in (a, b))
+    with paused_gc(), stop_on_signals() as stop, Reader(sides[0].checkpoint) as one, Reader(sides[1].checkpoint) as two:
         readers = (one, two)
         pairing = _pair(sides, readers, headers, stop)
         shapes, dtypes, pairs = _forms(sides, pairing)

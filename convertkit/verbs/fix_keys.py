@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from convertkit import __version__
 from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.strict_json import paused_gc
 from convertkit.convert.inplace import locked, recover
 from convertkit.convert.place import check_place
 from convertkit.convert.renaming import Rename, plan_rename, refuse_gguf, work_out
@@ -83,12 +84,13 @@ def fix_keys(
     _refuse_mixed(wanted, out, in_place, recovery, prove, quick)
     if not in_place:
         assert out is not None
-        return _to_new(Path(source), Path(out), wanted, quick, header_slack_bytes, only_plan, options)
+        with paused_gc():
+            return _to_new(Path(source), Path(out), wanted, quick, header_slack_bytes, only_plan, options)
     root = Path(source)
     if root.is_file():
         raise refusal("E_USAGE", "--in-place changes a whole folder: config and index go with the weights",
                       fix=f"name the folder: {shown(root.parent)}")  # fmt: skip
-    with locked(root):
+    with paused_gc(), locked(root):
         found = recover(root, SIDES[recovery or "finish"], syscalls)
         if wanted.is_empty:
             return _recovered(found)

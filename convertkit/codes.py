@@ -160,6 +160,9 @@ CODES: dict[str, Code] = {
     "W_ENGINE_UNKNOWN": Code(0, "Nothing is proven about an engine's version, or about this kind of checkpoint in it."),
     "W_ENGINE": Code(0, "Something about an engine that the user should know."),
     "N_AGAINST": Code(0, "A difference to the reference that a drop-in may have."),
+    "N_CONSTANT": Code(0, "All values of a matrix are the same."),
+    "W_DEAD_ROWS": Code(0, "Rows of a matrix hold zeros only."),
+    "W_COPY_DIFFERS": Code(0, "A drafter's copy of the target's embedding or head differs from it."),
     "W_PAIR": Code(0, "Drafter and target may not fit each other."),
     "W_TAPS": Code(0, "The tapped layers look like ids of the other convention."),
     # selection, naming, conversion
@@ -229,6 +232,7 @@ CODES: dict[str, Code] = {
     "E_MANIFEST_SCHEMA": Code(3, "MANIFEST.json is of an unknown kind or version, or a field is malformed."),
     "E_EARLIER_RELEASE": Code(6, "A file is that of an earlier release, which the manifest supersedes."),
     "E_REPORT_BYTES": Code(1, "A report beside the files is about other bytes."),
+    "E_REPORT_COUNTS": Code(1, "The summary of a report is not what its rows add up to."),
     "E_REPORT_SCHEMA": Code(3, "A report does not follow its schema, or its schema is unknown."),
     "E_NAME_UNSAFE": Code(3, "A file name cannot be listed safely."),
     "W_REPORT_VERDICT": Code(0, "A report beside the files records a failed check."),

@@ -17,7 +17,7 @@ import numpy as np
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
-from convertkit.checks.scales import inverted_scales
+from convertkit.checks.odd_values import odd_value_findings
 from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
 from convertkit.checks.wanted import Wanted
@@ -84,11 +84,11 @@ def audit_written(
         bits = _global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
         findings += inverted_scales(identity.packed, bits)
-        findings += inverted_scales(identity.packed, bits)
         findings += _fused_findings(groups, bits)
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)
+            findings += odd_value_findings(checkpoint, identity.planes, reader)
             from convertkit.checks.grid_scan import grid_findings
 
             findings += grid_findings(checkpoint, identity.linears, identity.layout, reader, fuse)
@@ -96,7 +96,7 @@ def audit_written(
     rows: tuple[Mapping[str, Any], ...] = tuple(_rows(checkpoint, identity))
     views: tuple[Mapping[str, Any], ...] = ()
     if wanted is not None:
-        more = wanted.audit(checkpoint, identity, rows)
+        more = wanted.audit(checkpoint, identity, rows, scan)
         rows, views = more.rows, more.views
         findings += more.findings
     return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings), views)

@@ -9,6 +9,7 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.against import against_findings
 from convertkit.checks.engines import EngineAudit, audit_engines, fate_rows
+from convertkit.checks.odd_values import copy_findings
 from convertkit.checks.pairing import pair_findings
 from convertkit.checks.target import TargetModel
 from convertkit.convert.identify import Identity, identify
@@ -37,11 +38,13 @@ class Wanted:
     ranks: int = 1
     reference: Checkpoint | None = None
 
-    def audit(self, checkpoint: Checkpoint, identity: Identity, rows: tuple[Row, ...]) -> More:
-        """Everything asked for."""
+    def audit(self, checkpoint: Checkpoint, identity: Identity, rows: tuple[Row, ...], scan: bool = False) -> More:
+        """Everything asked for; with ``scan`` the values of copies of the target's tensors too."""
         findings: list[Finding] = []
         if self.target is not None and identity.kind == "drafter":
             findings += pair_findings(checkpoint, identity, self.target)
+            if scan and self.target.checkpoint is not None:
+                findings += copy_findings(checkpoint, self.target.checkpoint)
         if self.reference is not None:
             findings += against_findings((checkpoint, identity), (self.reference, identify(self.reference)))
         found = EngineAudit()

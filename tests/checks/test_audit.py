@@ -44,10 +44,11 @@ def audited(
 def test_what_is_whole_passes(tmp_path: Path, dialect: str) -> None:
     specs = dflash(MLP, dialect)
     audit = audited(tmp_path, specs, dialect=dialect, expected=specs, scan=True)
-    assert audit.findings == ()
+    notes = [item.code for item in audit.findings]  # all weights are ones, which lie on a grid
+    assert set(notes) == {"N_ON_GRID", "N_CONSTANT"}
     assert audit.summary == {
         "layout": "dflash", "kind": "drafter", "dialect": dialect, "tensors": len(specs), "packed_linears": 6,
-        "dense_linears": 9, "fused_groups": 2, "errors": 0, "warnings": 0, "notes": 0,
+        "dense_linears": 9, "fused_groups": 2, "errors": 0, "warnings": 0, "notes": len(notes),
     }  # fmt: skip
     packed = [row for row in audit.rows if row["planes"]]
     assert [(row["name"], row["count"], row["shape"], row["config"]) for row in packed] == [

@@ -25,9 +25,7 @@ ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt",
 )
 @click.option("--stored", type=click.Choice(("bf16", "f16", "f32")), help="Round the candidate to this type first.")
 @click.option("--as-served", type=click.Choice(ENGINES), help="Decode the candidate as this engine would serve it.")
-@click.option(
-    "--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses, beside those known."
-)
+@click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses, beside those known.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write FIDELITY_GATE.json here.")
 @threshold_options
 @workers_option

@@ -31,6 +31,14 @@ VERDICTS = {
               help="Accept unlisted files with these paths; may be repeated.")  # fmt: skip
 @click.option("--hub", is_flag=True, help="Accept what a hub download adds: .gitattributes and .cache/huggingface/.")
 @click.option("--strict", is_flag=True, help="Accept no exception: warnings are failures.")
+@click.option("--card", is_flag=True, help="Compare every number that README.md states with files and reports.")
+@click.option("--from", "sums", type=click.Path(path_type=Path), metavar="LIST",
+              help="Verify against this SHA256SUMS or hub file list (JSON) instead of the folder's own.")  # fmt: skip
+@click.option("--recompute", is_flag=True, help="Compute the reports anew from the weights and compare.")
+@click.option("--source", type=click.Path(path_type=Path), metavar="SRC",
+              help="With --recompute: what the weights were made from, to measure them again.")  # fmt: skip
+@click.option("--target-model", type=click.Path(path_type=Path), metavar="DIR",
+              help="With --recompute: the target, to audit the engines again.")  # fmt: skip
 @workers_option
 @shared_options
 def command(
@@ -39,6 +47,11 @@ def command(
     allow_extra: tuple[str, ...],
     hub: bool,
     strict: bool,
+    card: bool,
+    sums: Path | None,
+    recompute: bool,
+    source: Path | None,
+    target_model: Path | None,
     workers: int,
     shared: Shared,
 ) -> int:
@@ -53,7 +66,18 @@ def command(
         shared,
         lambda progress: outcome(
             verify(
-                folder, only=only, allow_extra=allow_extra, hub=hub, strict=strict, workers=workers, progress=progress
+                folder,
+                only=only,
+                allow_extra=allow_extra,
+                hub=hub,
+                strict=strict,
+                card=card,
+                sums=sums,
+                recompute=recompute,
+                source=source,
+                target_model=target_model,
+                workers=workers,
+                progress=progress,
             )
         ),
     )
@@ -79,6 +103,10 @@ def text(result: VerifyResult) -> str:
         verdict += f" and {count_text(summary['tensors'], 'tensor')}" if summary["tensors"] else ""
         verdict += f" agree with {' and '.join(summary['manifests'])}"
     lines.append(verdict)
+    if "card_claims" in summary:
+        lines.append(f"card: {count_text(summary['card_claims'], 'claim')} compared")
+    if "recomputed" in summary:
+        lines.append(f"computed anew: {', '.join(summary['recomputed']) or 'nothing'}")
     lines.extend(f"not checked, as allowed: {shown_cell(path)}" for path in summary["allowed"])
     if summary["release_sha256"]:
         lines.append(f"release sha256: {summary['release_sha256']} (of SHA256SUMS)")

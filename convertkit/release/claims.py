@@ -54,11 +54,33 @@ def _check_report(root: Path, path: str, stated: Mapping[str, str], rows: bool) 
     if faults:
         yield from faults
         return
+    yield from _count_faults(root, path, document)
     for claim in _claimed(document):
         yield from _check_claim(path, claim, stated)
     if document.get("verdict") == "fail":
         yield finding("W_REPORT_VERDICT", "warning", "the report records a failed check", file=path,
                       fix="read the report before you use these files")  # fmt: skip
+
+
+COUNTED = ("tensors", "expanded", "respelled", "elements", "differing", "unrecovered")
+"""Counts in the summary of a DEQUANT_REPORT that its rows add up to."""
+
+
+def _count_faults(root: Path, path: str, document: Mapping[str, Any]) -> Iterable[Finding]:
+    """A summary must be the sum of its rows, so that an edited one is noticed even under a new manifest."""
+    if not path.endswith("DEQUANT_REPORT.json"):
+        return
+    from convertkit.release.rows import dequant_summary
+    from convertkit.release.summary import read_report
+
+    counted = dequant_summary(read_report(root, path)["rows"])
+    for key in COUNTED:
+        stated = document["summary"].get(key)
+        if stated != counted[key]:
+            yield finding(
+                "E_REPORT_COUNTS", "error", f"the summary states {shown(stated)} {key}, the rows have {counted[key]}",
+                file=path, fix="fetch the report again, or make it anew",
+            )  # fmt: skip
 
 
 def _claimed(document: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

@@ -160,6 +160,7 @@ def _words(document: Mapping[str, Any]) -> dict[str, Any]:
         {key: value if key != "against" or value == SOURCE else "reference" for key, value in item.items()}
         for item in document["variants"]
     ]
+    words["has_target_model"] = "target_model" in document
     return {key: value for key, value in words.items() if value != []}
 
 

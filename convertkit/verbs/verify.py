@@ -16,6 +16,7 @@ from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.progress import SILENT, Progress
 from convertkit.release.claims import check_claims
 from convertkit.release.expected import Expected, read_expected
+from convertkit.release.listing import read_listing
 from convertkit.release.manifest import FileEntry
 from convertkit.release.matching import match
 from convertkit.release.paths import (
@@ -61,6 +62,7 @@ class Choice:
 
     only: tuple[str, ...]
     allow_extra: tuple[str, ...]
+    card: bool = False
 
     def wants(self, path: str) -> bool:
         return selected(path, self.only)
@@ -76,6 +78,11 @@ def verify(
     allow_extra: Iterable[str] = (),
     hub: bool = False,
     strict: bool = False,
+    card: bool = False,
+    sums: str | os.PathLike[str] | None = None,
+    recompute: bool = False,
+    source: str | os.PathLike[str] | None = None,
+    target_model: str | os.PathLike[str] | None = None,
     workers: int = 0,
     progress: Progress = SILENT,
 ) -> VerifyResult:
@@ -90,6 +97,10 @@ def verify(
         allow_extra: globs of files that may lie in the folder unlisted.
         hub: also allow what a hub download adds: ``.gitattributes`` and ``.cache/huggingface/``.
         strict: warnings are failures, rows of reports are validated too; excludes the two above.
+        card: compare every size, digest, count and exactness that a README.md states (E_CARD).
+        sums: a SHA256SUMS or a hub's file list that somebody else published, instead of the folder's own manifests.
+        recompute: compute the reports anew from the weights (E_RECOMPUTE), see ``verbs.recompute``; ``source`` is what
+            the weights were made from, ``target_model`` the target's folder.
 
     Returns:
         The findings and the status: 0 passed, 1 different, 3 malformed, 4 unreadable or changing, 6 every difference
@@ -99,16 +110,26 @@ def verify(
         ConvertError: E_NOT_FOUND, E_USAGE, E_PATTERN_EMPTY (an ``only`` pattern that nothing listed matches).
     """
     root = Path(folder)
-    choice = Choice(tuple(only), (*allow_extra, *(HUB_EXTRAS if hub else ())))
+    choice = Choice(tuple(only), (*allow_extra, *(HUB_EXTRAS if hub else ())), card)
+    if (source is not None or target_model is not None) and not recompute:
+        raise refusal("E_USAGE", "--source and --target-model go with --recompute")
     if strict and choice.allow_extra:
         raise refusal("E_USAGE", "--strict accepts no exception, so neither --allow-extra nor --hub goes with it")
     if root.is_file():
+        if card or recompute or sums is not None:
+            raise refusal("E_USAGE", "--card, --recompute and --from go with a folder")
         return _verify_file(root, choice, strict, workers, progress)
     tree = walk(root)
-    expected = read_expected(root, tree)
+    expected = read_expected(root, tree) if sums is None else read_listing(root, Path(sums))
     if not expected.readable:
         return _without_manifest(root, tree, expected, choice, strict)
-    return _verify_listed(root, tree, expected, choice, strict, workers, progress)
+    result = _verify_listed(root, tree, expected, choice, strict, workers, progress)
+    if not recompute or any(item.severity == "error" for item in result.findings):
+        return result
+    from convertkit.verbs.recompute import recompute as again
+
+    found = again(root, [path for path in tree.files if choice.wants(path)], source, target_model, workers, progress)
+    return _result([*result.findings, *found.findings], strict, {**result.summary, "recomputed": list(found.reports)})
 
 
 def _verify_file(path: Path, choice: Choice, strict: bool, workers: int, progress: Progress) -> VerifyResult:
@@ -180,8 +201,14 @@ def _verify_listed(
     other = {item.where.file for item in matched.findings}  # what a report of other bytes claims is no news
     claimants = sorted(path for path in set(listed) & set(tree.files) if path not in other)
     findings.extend(check_claims(root, claimants, stated, rows=strict))
-    findings = _without_twins(findings)
     counts = _counts(expected, listed, allowed)
+    if choice.card:
+        from convertkit.release.cards import check_cards
+
+        checked = check_cards(root, sorted(set(listed) & set(tree.files)), expected, structure.tensors)
+        findings.extend(checked.findings)
+        counts["card_claims"] = checked.claims
+    findings = _without_twins(findings)
     counts.update(files_ok=matched.files_ok, size_bytes=matched.size_bytes, tensors=matched.tensors_ok)
     return _result(findings, strict, counts)
 

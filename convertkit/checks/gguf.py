@@ -1,7 +1,7 @@
 """Test the promises of units that write or read GGUF tensors, with decoders that the encoders do not use.
 
 Blocks of a source are decoded by gguf's own NumPy code. Blocks that were written are decoded by ``grids.ggml.decode``,
-which no encoder uses, and the first tile of each tensor is encoded a second time by gguf's code where that can. Rows
+which no encoder uses, and the first rows of each tensor are encoded a second time by gguf's code where that can. Rows
 are put in order by index arithmetic; NVFP4 blocks are taken apart nibble by nibble.
 """
 
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 REDONE = frozenset({"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"})
 """Block types that gguf's NumPy code encodes, bit for bit as ggml does."""
+REDONE_ELEMENTS = 1 << 16
+"""Elements of each tensor that are encoded a second time: the first rows. That code is slow."""
 
 Found = tuple[tuple[Finding, ...], tuple[RecodedEvidence, ...]]
 
@@ -90,7 +92,7 @@ def _compare(
 ) -> tuple[int, Tally]:
     """Bytes that differ from what the source gives, and the tally of the values written against the source's.
 
-    ``again`` also encodes the tile a second time.
+    ``again`` also encodes its first rows a second time.
     """
     dtype = unit.spec.dtype
     values, stored = source_values(bench, source, wanted, dtype)
@@ -106,7 +108,10 @@ def _compare(
         return int(np.count_nonzero(expected != after)), compare_tile(before, Dense(after, dtype))
     from convertkit.grids.ggml.decode import decode_rows
 
-    wrong = _differing_encoding(widened(before.bits, before.dtype), dtype, written) if again and dtype in REDONE else 0
+    wrong = 0
+    if again and dtype in REDONE:
+        few = max(1, REDONE_ELEMENTS // before.bits.shape[1])
+        wrong = _differing_encoding(widened(before.bits[:few], before.dtype), dtype, written[:few])
     return wrong, compare_tile(before, Dense(decode_rows(written, dtype).view(np.uint32), "F32"))
 
 

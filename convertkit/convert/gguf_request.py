@@ -7,6 +7,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.gguf_values import u32
+from convertkit.convert.gguf_models import model_faults
 from convertkit.convert.gguf_planner import GgufRequest
 from convertkit.convert.gguf_target import EMBEDDINGS, HEADS, Target, copies_of_target, same_bytes
 from convertkit.convert.identify import Identity
@@ -217,6 +218,7 @@ def model_request(
     for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
         if type(config.get(key)) is not int:
             raise refusal("E_CONFIG", f"the config does not state '{key}'", file="config.json", key=key)
+    raise_all(model_faults(arch, config))
     factors = rope_factors(config)
     return GgufRequest(
         type_name,

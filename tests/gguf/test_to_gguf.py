@@ -411,3 +411,27 @@ def test_the_named_format_keeps_the_types(tmp_path: Path, target: Path) -> None:
     kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "p.gguf").tensors}
     assert kinds["blk.0.ffn_up.weight"] == "NVFP4"
     assert kinds["blk.0.attn_q.weight"] == "F16"
+
+
+LOST: dict[str, tuple[str, dict[str, Any]]] = {
+    "activation": ("llama", {"hidden_act": "gelu"}),
+    "dynamic rope": ("qwen2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 2.0}}),
+    "llama3 rope elsewhere": ("qwen3", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "llama3", "factor": 8.0}}),
+    "partial rotation": ("llama", {"partial_rotary_factor": 0.5}),
+    "sliding layers": ("qwen3", {"layer_types": ["sliding_attention"] * 6, "sliding_window": 64}),
+    "sliding window": ("qwen2", {"use_sliding_window": True, "sliding_window": 64}),
+    "experts not normalised": ("qwen3_moe", {"norm_topk_prob": False}),
+    "another pattern": ("gemma3", {"layer_types": ["full_attention"] * 6}),
+    "another attention scale": ("gemma3", {"query_pre_attn_scalar": 7}),
+    "soft-capped attention": ("gemma3", {"attn_logit_softcapping": 50.0}),
+    "untied without a head": ("gemma3", {"tie_word_embeddings": False}),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_a_model_means_otherwise_is_refused(what: str, tmp_path: Path) -> None:
+    kind, changes = LOST[what]
+    source = write_model(tmp_path / "m", kind, **changes)
+    with pytest.raises(ConvertError) as caught:
+        convert(source, tmp_path / "m.gguf")
+    assert caught.value.code == ("E_LAYOUT_MISSING" if what == "untied without a head" else "E_LOSS")

@@ -127,13 +127,15 @@ def _inner_rest(config: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
     for section in ("dflash_config", "eagle_config"):
         inner = config.get(section)
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
-            if f"{section}.{key}" not in own and value not in (None, False, {}) and (section, key) not in KNOWN_INNER:
-                lost[f"{section}.{key}"] = value
+            place = f"{section}.{key}"
+            harmless = value is True if key in ALWAYS else value is None or value is False or value == {}
+            if place not in own and not harmless:
+                lost[place] = value
     return lost
 
 
-KNOWN_INNER = frozenset({("eagle_config", "use_aux_hidden_state"), ("dflash_config", "use_aux_hidden_state")})
-"""Keys that state what is true of every drafter that convertkit knows."""
+ALWAYS = frozenset({"use_aux_hidden_state"})
+"""Keys that are true of every drafter that convertkit knows; other unknown keys may be absent, null, false or empty."""
 
 
 @dataclass(frozen=True, slots=True)

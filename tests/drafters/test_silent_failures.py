@@ -391,6 +391,16 @@ def test_a_tensor_that_the_format_does_not_know(tmp_path: Path) -> None:
     assert name not in read(tmp_path / "b")
 
 
+def test_an_eagle_that_reads_no_features(tmp_path: Path) -> None:
+    """``use_aux_hidden_state`` false is another algorithm; true is what every EAGLE-3 does."""
+    words = {"target_model": target(tmp_path / "t"), **ID}
+    usual = drafter(tmp_path / "a", "eagle3", eagle(eagle_config={"use_aux_hidden_state": True}))
+    to_speculators(usual, tmp_path / "b", **words)
+    other = drafter(tmp_path / "c", "eagle3", eagle(eagle_config={"use_aux_hidden_state": False}))
+    key = "eagle_config.use_aux_hidden_state"
+    refused(lambda: to_speculators(other, tmp_path / "d", **words), "E_LOSS", key)
+
+
 def test_there_is_no_way_between_families(tmp_path: Path) -> None:
     source = drafter(tmp_path / "a", "dflash", zlab())
     refused(lambda: to_dspark(source, tmp_path / "b"), "E_NO_ROUTE", "dflash")

@@ -136,7 +136,7 @@ def _fused_findings(groups: Mapping[str, Sequence[str]], bits: Mapping[str, int]
             "error",
             f"{message}; engines keep one and serve the other parts wrong by the ratio",
             tensor=f"{lead}.weight",
-            fix="pack the group again with one shared scale",
+            fix="repair --tie-scales, or pack the group again with one shared scale",
             data={"count": count, "template": family.template, "groups": list(family.names[:MAX_LISTED])},
         )
 

@@ -207,7 +207,7 @@ def _weights(root: Path, names: list[str]) -> tuple[list[WeightFile], dict[str, 
             "E_AMBIGUOUS_WEIGHTS",
             f"{len(weights)} weight files and no index: {', '.join(map(shown, weights[:4]))}",
             file=weights[1],
-            fix="remove what does not belong to the model, or restore its index",
+            fix="remove what does not belong to the model, or make its index: repair --rebuild-index",
         )
     file, header = open_weights(root, weights[0])
     return [file], dict(header.tensors), list(header.findings)
@@ -332,7 +332,7 @@ def _shard_faults(tensors: Mapping[str, TensorRef], weight_map: Mapping[str, str
                 f"{what}, but it is in {shown(shard)}",
                 file=shard,
                 tensor=name,
-                fix="restore the index that belongs to these shards",
+                fix="fetch the index that belongs to these shards, or make one: repair --rebuild-index",
             )
 
 

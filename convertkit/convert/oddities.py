@@ -91,17 +91,19 @@ def _prefixes(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
     nested = [name for name in names if name.startswith(NESTED_VISION)]
     if nested:
         message = f"{len(nested)} vision tensors lie below the language model; engines skip them and run without"
-        fix = "rename model.language_model.visual to model.visual"
+        fix = "convertkit fix-keys --preset nested-vision"
         yield _warning("W_VISION_NESTED", message, tensor=nested[0], fix=fix, data={"count": len(nested)})
     doubled = [name for name in names if _doubled(name)]
     if doubled:
         message = f"{len(doubled)} names repeat a prefix"
-        yield _warning("W_NAME_PREFIX", message, tensor=doubled[0], data={"count": len(doubled)})
+        fix = "fix-keys --preset doubled-language-model"
+        yield _warning("W_NAME_PREFIX", message, tensor=doubled[0], fix=fix, data={"count": len(doubled)})
     if layout.kind == "drafter" and names:
         prefixed = [name for name in names if name.startswith("model.")]
         if prefixed and not doubled:
             message = f"{len(prefixed)} names begin with 'model.', which vLLM adds itself and then does not find"
-            yield _warning("W_NAME_PREFIX", message, tensor=prefixed[0], data={"count": len(prefixed)})
+            fix = "fix-keys --preset strip-model"
+            yield _warning("W_NAME_PREFIX", message, tensor=prefixed[0], fix=fix, data={"count": len(prefixed)})
 
 
 def _doubled(name: str) -> bool:
@@ -130,7 +132,8 @@ def _codebooks(checkpoint: Checkpoint) -> Iterator[Finding]:
             message = (
                 "a DFlash 2 codebook has no '.weight' in its name; vLLM refuses it, SGLang leaves the selector zero"
             )
-            yield _warning("W_CODEBOOK_NAME", message, file=ref.file, tensor=ref.spec.name, fix=f"rename it to {name}")
+            fix = f"rename it to {name}: fix-keys --preset codebook"
+            yield _warning("W_CODEBOOK_NAME", message, file=ref.file, tensor=ref.spec.name, fix=fix)
 
 
 def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Finding]:

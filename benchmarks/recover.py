@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checks import reference
-from convertkit.grids.nvfp4 import choice, encode, recover, tables
+from convertkit.grids.nvfp4 import choice, encode, on_grid, recover, tables
 
 Bits = NDArray[np.uint16]
 TILE_ROWS = 128
@@ -66,9 +66,9 @@ class Bench:
     def lossless(self, values: Bits) -> int:
         """Bits of the global scale that was found."""
         found = self.search(values).found[0]
-        built = recover.build_grid_tables(found.global_bits, found.sense)
+        built = on_grid.build_grid_tables(found.global_bits, found.sense)
         for tile, codes, scales in self.tiles(values):
-            recover.solve_tile(tile, built, None, codes, scales)
+            on_grid.solve_tile(tile, built, None, codes, scales)
         return found.global_bits
 
     def choose(self, name: str) -> None:

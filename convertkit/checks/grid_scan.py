@@ -34,7 +34,7 @@ def grid_findings(
     groups = fused_groups(bf16, layout, fuse)
     for lead, members in groups.items():
         refs = [checkpoint.tensors[f"{module}.weight"] for module in members]
-        facts[lead] = search_grid(desk, refs, "multiplier", (), thorough=False)
+        facts[lead] = search_grid(desk, refs, "multiplier", (), thorough=False, measure=False)
     whole = [lead for lead, fact in facts.items() if fact.status == "grid" and fact.blocks]
     for family in families(whole).values():
         count = len(family.names)

@@ -97,10 +97,15 @@ def _text(document: Mapping[str, Any], rows: Any, made: Any) -> str:
                 if len(changed) > MAX_ROWS
                 else "",
                 f"{count_text(len(tensors) - len(changed), 'weight')} without a changed value",
+                _served(document["summary"]["as_served"]),
                 "passed" if made.status == 0 else "FAILED",
             ],
         )
     )
+
+
+def _served(engine: Mapping[str, Any] | None) -> str:
+    return "" if engine is None else f"as served by {engine['engine']} ({engine['origin']}; {engine['proof']})"
 
 
 def _number(value: float | None, form: str) -> str:

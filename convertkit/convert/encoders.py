@@ -63,7 +63,7 @@ def encoder_of(facts: Facts, unit: Pack, device: str = "cpu") -> Encoder:
 
 
 def _on_grid(unit: Pack, fact: GridFact) -> Encoder:
-    from convertkit.grids.nvfp4.recover import build_grid_tables, otherwise_tables, solve_tile
+    from convertkit.grids.nvfp4.on_grid import build_grid_tables, otherwise_tables, solve_tile
 
     found = fact.found[0]
     tables = build_grid_tables(

@@ -67,11 +67,12 @@ def search_grid(
     thorough: bool,
     least_scale: int = 1,
     reversible: bool = False,
+    measure: bool = True,
 ) -> GridFact:
     """The grid of BF16 matrices [out, in] that share a global scale, streamed in row tiles.
 
     ``sense`` is how the scale will be stored, ``hints`` are stored bits in that sense. Without ``thorough`` ordinary
-    weights are given up after one tile.
+    weights are given up after one tile; without ``measure`` the rest of them is not even read for ``amax_bits``.
     """
     from convertkit.grids.nvfp4.recover import find_grid
 
@@ -87,6 +88,7 @@ def search_grid(
         thorough=thorough,
         least_scale=least_scale,
         reversible=reversible,
+        measure=measure,
     )
     where: tuple[Where, ...] = ()
     if verdict.status in ("part", "several"):
@@ -105,7 +107,7 @@ def _tiles(desk: Desk, ref: TensorRef) -> Iterator[tuple[int, NDArray[np.uint16]
 
 
 def _where(desk: Desk, ref: TensorRef, verdict: Verdict) -> Where:
-    from convertkit.grids.nvfp4.recover import build_grid_tables, scales_of_tile
+    from convertkit.grids.nvfp4.on_grid import build_grid_tables, scales_of_tile
 
     grids = [build_grid_tables(found.global_bits, found.sense) for found in verdict.found]
     spans: list[tuple[int, int] | None] = [None] * len(grids)

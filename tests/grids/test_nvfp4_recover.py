@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from convertkit.checks import reference
-from convertkit.grids.nvfp4 import cells, encode, recover, tables
+from convertkit.grids.nvfp4 import cells, encode, on_grid, recover, tables
 from tests.grids.grid_tensors import KINDS, SHAPES, Planes, bf16, decoded, float_bits, planes
 
 Bits = NDArray[np.uint16]
@@ -17,11 +17,11 @@ Bits = NDArray[np.uint16]
 
 def packed(values: Bits, found: recover.Found, least_scale: int = 1) -> Planes:
     """The planes of a tensor under a grid that was found."""
-    built = recover.build_grid_tables(found.global_bits, found.sense, least_scale=least_scale)
+    built = on_grid.build_grid_tables(found.global_bits, found.sense, least_scale=least_scale)
     codes = np.full((values.shape[0], values.shape[1] // 2), 0xAA, np.uint8)
     scales = np.full((values.shape[0], values.shape[1] // 16), 0xAA, np.uint8)
-    otherwise = recover.otherwise_tables(found.global_bits, found.sense, least_scale)
-    recover.solve_tile(values, built, otherwise, codes, scales)
+    otherwise = on_grid.otherwise_tables(found.global_bits, found.sense, least_scale)
+    on_grid.solve_tile(values, built, otherwise, codes, scales)
     return Planes(codes, scales, found.global_bits)
 
 
@@ -144,8 +144,8 @@ def test_a_partly_on_grid_tensor_is_counted_block_by_block(share: float) -> None
     assert verdict.status == "part"
     assert verdict.found[0].blocks == int((~off).sum())
     assert f"{int((~off).sum())} of {off.size} blocks" in verdict.reason
-    built = recover.build_grid_tables(verdict.found[0].global_bits, "multiplier")
-    assert np.array_equal(recover.scales_of_tile(values, built).reshape(-1) == 0, off)
+    built = on_grid.build_grid_tables(verdict.found[0].global_bits, "multiplier")
+    assert np.array_equal(on_grid.scales_of_tile(values, built).reshape(-1) == 0, off)
     again = decoded(packed(values, verdict.found[0])).reshape(-1, 16)
     assert np.array_equal((again != values.reshape(-1, 16)).any(axis=1), off)
 

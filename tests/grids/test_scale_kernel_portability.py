@@ -14,7 +14,7 @@ PROGRAM = """
 import hashlib
 import numpy as np
 from convertkit.checks import reference
-from convertkit.grids.nvfp4 import choice, encode, recover
+from convertkit.grids.nvfp4 import choice, encode, on_grid, recover
 from tests.grids.grid_tensors import decoded, planes
 digest = hashlib.sha256()
 rng = np.random.default_rng(3)
@@ -29,8 +29,8 @@ for kind in ("mse", "random", "MXFP4", "subnormal weights"):
     bits = decoded(planes(kind, (16, 64), 1))
     found = recover.find_grid(lambda: (bits,)).found[0]
     codes, scales = np.zeros((16, 32), np.uint8), np.zeros((16, 4), np.uint8)
-    built = recover.build_grid_tables(found.global_bits, "multiplier")
-    recover.solve_tile(bits, built, recover.otherwise_tables(found.global_bits, "multiplier"), codes, scales)
+    built = on_grid.build_grid_tables(found.global_bits, "multiplier")
+    on_grid.solve_tile(bits, built, on_grid.otherwise_tables(found.global_bits, "multiplier"), codes, scales)
     digest.update(codes.tobytes() + scales.tobytes() + found.global_bits.to_bytes(4, "little"))
 print(digest.hexdigest())
 """

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from convertkit.checks.reference import exact_rounded_table
-from convertkit.grids.nvfp4 import recover, tables
+from convertkit.grids.nvfp4 import on_grid, recover, tables
 
 pytestmark = pytest.mark.oracle
 
@@ -74,8 +74,8 @@ def test_expanded_packs_are_found_on_their_grid(name: str, sense: tables.Sense, 
             codes = np.zeros((values.shape[0], values.shape[1] // 2), np.uint8)
             scales = np.zeros((values.shape[0], values.shape[1] // 16), np.uint8)
             zero = 0x20 if own == "divisor" else 0x38
-            built = recover.build_grid_tables(found.global_bits, sense, zero_byte=zero)
-            recover.solve_tile(values, built, recover.otherwise_tables(found.global_bits, sense), codes, scales)
+            built = on_grid.build_grid_tables(found.global_bits, sense, zero_byte=zero)
+            on_grid.solve_tile(values, built, on_grid.otherwise_tables(found.global_bits, sense), codes, scales)
             table = exact_rounded_table(found.global_bits, sense, "BF16")
             nibbles = np.stack([codes & 15, codes >> 4], axis=-1).reshape(values.shape)
             again = table[np.repeat(scales, 16, axis=1), nibbles]

@@ -13,68 +13,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.grids.dense import FLOAT_TYPES
 from convertkit.grids.nvfp4 import kernels_recover as kernels
 from convertkit.grids.nvfp4.cells import cells
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.encode import amax_of_tile, flat_items
+from convertkit.grids.nvfp4.on_grid import (
+    INFINITY,
+    MAGNITUDES,
+    GridTables,
+    build_grid_tables,
+    match_tile,
+    scales_of_tile,
+)
 from convertkit.grids.nvfp4.tables import (
     ARITHMETICS,
     BLOCK,
     LARGEST_SCALE,
     SMALLEST_GLOBAL,
-    EncodeTables,
     Sense,
     bits_of,
     float_of,
     global_bits_of,
     reversible_global,
     swap_sense,
-    tables_under,
 )
 
 Sweep = Callable[[], Iterable[NDArray[np.uint16]]]
 """Gives the same tiles [rows, in] of BF16 bits each time it is called; a tile is not kept when the next is taken."""
 
-MAGNITUDES = 1 << 15
-INFINITY = FLOAT_TYPES["BF16"].infinity
 LEAST_NORMAL = 0x80
 HOPELESS = 0.3
 """Share of mantissas that the best global scale must cover after a tile; ordinary weights have about 0.11."""
-MOST_CELLS = 64
-"""Cells to try at most. A tensor of more than some thousand values seldom fits more than one; a small one may fit
-hundreds of which few are right, and there trying all is cheap."""
+MOST_CELLS = 512
+"""Cells to try at most. A tensor of more than some thousand values seldom fits more than one, unless it has very few
+different values; a small one may fit a thousand of which few are right, and there trying all is cheap."""
 SMALL = 1 << 14
 PART_CELLS = 6
 LEAST_PART = 0.1
 """Share of non-zero blocks below which a tensor is not called partly on a grid."""
-_NO_SCALES = np.zeros(MAGNITUDES, np.uint8)
-_NO_BOUNDS = np.zeros((128, 8), np.int16)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GridTables:
-    """One global scale as ``kernels_recover`` needs it.
-
-    ``rows`` uint16 [128, 8]: BF16 magnitudes by scale byte and magnitude index. ``tries`` uint8 [882]: scale bytes to
-    try for a block whose largest magnitude is m, from ``starts[m]`` to ``starts[m + 1]`` (uint16 [32769]). ``bounds``
-    int16 [128, 8] as in ``EncodeTables``, with every sign kept. ``spread`` uint16 [1024, 16]: each entry of ``rows``
-    16 times.
-    """
-
-    global_bits: int
-    sense: Sense
-    zero_byte: int
-    rows: NDArray[np.uint16]
-    starts: NDArray[np.uint16]
-    tries: NDArray[np.uint8]
-    bounds: NDArray[np.int16]
-    spread: NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,74 +82,6 @@ class Verdict:
     found: tuple[Found, ...] = ()
 
 
-def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, least_scale: int = 1) -> GridTables:
-    """Tables for a global scale given as it will be stored.
-
-    A block whose largest code could be one of several is given the largest code that fits, as packers by amax do;
-    with ``least_scale`` above 1 those with a block scale of at least that byte are tried before the others.
-    """
-    table = decode_table(global_bits, sense, "BF16")[:128, :8].astype(np.uint16)
-    table[0] = 0  # byte 0 means that no scale was found
-    scales, indexes = (axis.reshape(-1) for axis in np.indices((LARGEST_SCALE, 7)) + 1)
-    amaxes = table[scales, indexes]
-    order = np.lexsort((scales, -indexes, scales < least_scale, amaxes))
-    order = order[(amaxes[order] > 0) & (amaxes[order] < INFINITY)]
-    starts = np.searchsorted(amaxes[order], np.arange(MAGNITUDES + 1)).astype(np.uint16)
-    bounds = np.full((128, 8), -1, np.int16)
-    bounds[:, :7] = np.minimum(table[:, :7], 0x7FFF).astype(np.int16)
-    spread = np.repeat(table.reshape(-1, 1), BLOCK, axis=1)
-    tries = scales[order].astype(np.uint8)
-    return GridTables(global_bits, sense, zero_byte, np.ascontiguousarray(table), starts, tries, bounds, spread)
-
-
-def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any, Any, Any]:
-    """What the kernels take first."""
-    blocks = flat_items(values, 2, "values").reshape(-1, BLOCK)
-    return blocks, tables.starts, tables.tries, tables.spread, np.uint8(tables.zero_byte)
-
-
-def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
-    """How many blocks of BF16 bits [rows, in] that are not all zero lie on the grid, and how many are not all zero."""
-    counts = np.zeros(2, np.int64)
-    kernels.match(*_grid(values, tables), counts)
-    return int(counts[0]), values.size // BLOCK - int(counts[1])
-
-
-def scales_of_tile(values: NDArray[np.uint16], tables: GridTables) -> NDArray[np.uint8]:
-    """Block scales uint8 [rows, in/16] that reproduce a tile [rows, in]; 0 for blocks that are not on the grid."""
-    scales = np.empty((*values.shape[:-1], values.shape[-1] // BLOCK), np.uint8)
-    kernels.scales_of(*_grid(values, tables), scales.reshape(-1))
-    return scales
-
-
-def solve_tile(
-    values: NDArray[np.uint16],
-    tables: GridTables,
-    otherwise: EncodeTables | None,
-    codes: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-) -> None:
-    """Encode a tile of BF16 bits [rows, in]: exactly where a block is on the grid, by ``otherwise`` where it is not.
-
-    Without ``otherwise`` such a block gets block scale 0, which no check lets pass. Fills ``codes`` uint8 [rows, in/2]
-    and ``scales`` uint8 [rows, in/16].
-    """
-    kernels.solve(
-        *_grid(values, tables),
-        tables.bounds,
-        _NO_SCALES if otherwise is None else otherwise.scale_bytes,
-        _NO_BOUNDS if otherwise is None else otherwise.code_bounds,
-        flat_items(codes, 1, "codes").reshape(-1, BLOCK // 2),
-        flat_items(scales, 1, "scales"),
-    )
-
-
-def otherwise_tables(global_bits: int, sense: Sense, least_scale: int = 1) -> EncodeTables:
-    """ModelOpt's amax arithmetic under a recovered global scale, for blocks that are not on its grid."""
-    multiplier = global_bits if sense == "multiplier" else swap_sense(global_bits)[0]
-    return tables_under("amax", "BF16", multiplier, least_scale=least_scale)
-
-
 def find_grid(
     sweep: Sweep,
     *,
@@ -177,14 +90,16 @@ def find_grid(
     thorough: bool = False,
     least_scale: int = 1,
     reversible: bool = False,
+    measure: bool = True,
 ) -> Verdict:
     """Search the grid of the BF16 tensors that ``sweep`` gives: those of one fused group, which share a global scale.
 
     ``sense`` is how the global scale will be stored. ``hints`` are stored FP32 bits in that sense and are tried first.
     Without ``thorough`` the search ends if no global scale explains the first tile. Values that are not finite end it
-    too. ``amax_bits`` is that of all tiles. ``reversible`` takes only scales whose reciprocal inverts back.
+    too. ``amax_bits`` is that of all tiles; without ``measure`` that of the first if the search ends there.
+    ``reversible`` takes only scales whose reciprocal inverts back.
     """
-    counts, amax = _histogram(sweep, whole=thorough)
+    counts, amax = _histogram(sweep, whole=thorough, measure=measure)
     if amax >= INFINITY:
         return Verdict("none", amax, "it holds NaN or infinity")
     hopeless = _hopeless(counts)
@@ -194,7 +109,7 @@ def find_grid(
     search = make(counts, amax)
     found = search.whole(hints)
     if found is None and not thorough:
-        search = make(_histogram(sweep, whole=True)[0], amax)
+        search = make(*_histogram(sweep, whole=True))
         found = search.whole(hints)
     if found is None and sense == "divisor":
         other = make(search.counts, amax, sense="multiplier").whole(())
@@ -204,14 +119,17 @@ def find_grid(
     return found or search.part()
 
 
-def _histogram(sweep: Sweep, *, whole: bool) -> tuple[NDArray[np.int64], int]:
-    """Counts by magnitude of the first tile, or of all; and the largest magnitude of all."""
+def _histogram(sweep: Sweep, *, whole: bool, measure: bool = True) -> tuple[NDArray[np.int64], int]:
+    """Counts by magnitude of the first tile, or of all; and the largest magnitude of all, or without ``measure`` of
+    the first if it is hopeless."""
     counts = np.zeros((2, MAGNITUDES), np.int64)
     amax = 0
     for number, tile in enumerate(sweep()):
         amax = max(amax, amax_of_tile(tile))
         if whole or not number:
             kernels.count_magnitudes(flat_items(tile, 2, "values"), counts)
+        if not number and not measure and _hopeless(counts.sum(axis=0)):
+            break
     return counts.sum(axis=0), amax
 
 

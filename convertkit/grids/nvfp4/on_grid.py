@@ -1,0 +1,108 @@
+"""Encode BF16 weights under a given grid: exactly where a block lies on it. Importing loads the compiled kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convertkit.grids.dense import FLOAT_TYPES
+from convertkit.grids.nvfp4 import kernels_recover as kernels
+from convertkit.grids.nvfp4.decode import decode_table
+from convertkit.grids.nvfp4.encode import flat_items
+from convertkit.grids.nvfp4.tables import BLOCK, LARGEST_SCALE, EncodeTables, Sense, swap_sense, tables_under
+
+MAGNITUDES = 1 << 15
+INFINITY = FLOAT_TYPES["BF16"].infinity
+_NO_SCALES = np.zeros(MAGNITUDES, np.uint8)
+_NO_BOUNDS = np.zeros((128, 8), np.int16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GridTables:
+    """One global scale as ``kernels_recover`` needs it.
+
+    ``rows`` uint16 [128, 8]: BF16 magnitudes by scale byte and magnitude index. ``tries`` uint8 [882]: scale bytes to
+    try for a block whose largest magnitude is m, from ``starts[m]`` to ``starts[m + 1]`` (uint16 [32769]). ``bounds``
+    int16 [128, 8] as in ``EncodeTables``, with every sign kept. ``spread`` uint16 [1024, 16]: each entry of ``rows``
+    16 times.
+    """
+
+    global_bits: int
+    sense: Sense
+    zero_byte: int
+    rows: NDArray[np.uint16]
+    starts: NDArray[np.uint16]
+    tries: NDArray[np.uint8]
+    bounds: NDArray[np.int16]
+    spread: NDArray[np.uint16]
+
+
+def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, least_scale: int = 1) -> GridTables:
+    """Tables for a global scale given as it will be stored.
+
+    A block whose largest code could be one of several is given the largest code that fits, as packers by amax do;
+    with ``least_scale`` above 1 those with a block scale of at least that byte are tried before the others.
+    """
+    table = decode_table(global_bits, sense, "BF16")[:128, :8].astype(np.uint16)
+    table[0] = 0  # byte 0 means that no scale was found
+    scales, indexes = (axis.reshape(-1) for axis in np.indices((LARGEST_SCALE, 7)) + 1)
+    amaxes = table[scales, indexes]
+    order = np.lexsort((scales, -indexes, scales < least_scale, amaxes))
+    order = order[(amaxes[order] > 0) & (amaxes[order] < INFINITY)]
+    starts = np.searchsorted(amaxes[order], np.arange(MAGNITUDES + 1)).astype(np.uint16)
+    bounds = np.full((128, 8), -1, np.int16)
+    bounds[:, :7] = np.minimum(table[:, :7], 0x7FFF).astype(np.int16)
+    spread = np.repeat(table.reshape(-1, 1), BLOCK, axis=1)
+    tries = scales[order].astype(np.uint8)
+    return GridTables(global_bits, sense, zero_byte, np.ascontiguousarray(table), starts, tries, bounds, spread)
+
+
+def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any, Any, Any]:
+    """What the kernels take first."""
+    blocks = flat_items(values, 2, "values").reshape(-1, BLOCK)
+    return blocks, tables.starts, tables.tries, tables.spread, np.uint8(tables.zero_byte)
+
+
+def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
+    """How many blocks of BF16 bits [rows, in] that are not all zero lie on the grid, and how many are not all zero."""
+    counts = np.zeros(2, np.int64)
+    kernels.match(*_grid(values, tables), counts)
+    return int(counts[0]), values.size // BLOCK - int(counts[1])
+
+
+def scales_of_tile(values: NDArray[np.uint16], tables: GridTables) -> NDArray[np.uint8]:
+    """Block scales uint8 [rows, in/16] that reproduce a tile [rows, in]; 0 for blocks that are not on the grid."""
+    scales = np.empty((*values.shape[:-1], values.shape[-1] // BLOCK), np.uint8)
+    kernels.scales_of(*_grid(values, tables), scales.reshape(-1))
+    return scales
+
+
+def solve_tile(
+    values: NDArray[np.uint16],
+    tables: GridTables,
+    otherwise: EncodeTables | None,
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+) -> None:
+    """Encode a tile of BF16 bits [rows, in]: exactly where a block is on the grid, by ``otherwise`` where it is not.
+
+    Without ``otherwise`` such a block gets block scale 0, which no check lets pass. Fills ``codes`` uint8 [rows, in/2]
+    and ``scales`` uint8 [rows, in/16].
+    """
+    kernels.solve(
+        *_grid(values, tables),
+        tables.bounds,
+        _NO_SCALES if otherwise is None else otherwise.scale_bytes,
+        _NO_BOUNDS if otherwise is None else otherwise.code_bounds,
+        flat_items(codes, 1, "codes").reshape(-1, BLOCK // 2),
+        flat_items(scales, 1, "scales"),
+    )
+
+
+def otherwise_tables(global_bits: int, sense: Sense, least_scale: int = 1) -> EncodeTables:
+    """ModelOpt's amax arithmetic under a recovered global scale, for blocks that are not on its grid."""
+    multiplier = global_bits if sense == "multiplier" else swap_sense(global_bits)[0]
+    return tables_under("amax", "BF16", multiplier, least_scale=least_scale)

@@ -17,6 +17,7 @@ import numpy as np
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
+from convertkit.checks.gguf_engines import gguf_views
 from convertkit.checks.odd_values import odd_value_findings
 from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
@@ -68,7 +69,8 @@ def audit_written(
     if checkpoint.container == "gguf":
         from convertkit.checks.gguf_audit import audit_gguf
 
-        return audit_gguf(checkpoint, scan=scan)
+        found = audit_gguf(checkpoint, scan=scan)
+        return found if wanted is None else replace(found, engines=gguf_views(found.findings, wanted.engines))
     identity = identify(checkpoint, "error")
     findings = list(identity.findings)
     if expected is not None:
@@ -96,7 +98,7 @@ def audit_written(
     rows: tuple[Mapping[str, Any], ...] = tuple(_rows(checkpoint, identity))
     views: tuple[Mapping[str, Any], ...] = ()
     if wanted is not None:
-        more = wanted.audit(checkpoint, identity, rows, scan)
+        more = wanted.audit(checkpoint, identity, rows, findings, scan)
         rows, views = more.rows, more.views
         findings += more.findings
     return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings), views)

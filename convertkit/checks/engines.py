@@ -53,7 +53,12 @@ class EngineAudit:
 
 
 def audit_engines(
-    checkpoint: Checkpoint, identity: Identity, asked: Sequence[Asked], target: TargetModel | None, ranks: int
+    checkpoint: Checkpoint,
+    identity: Identity,
+    asked: Sequence[Asked],
+    target: TargetModel | None,
+    ranks: int,
+    known: Sequence[Finding] = (),
 ) -> EngineAudit:
     """Audit for each engine. Codes: E_LOAD_*, E_VOCABULARY, E_TAPS, E_MASK_TOKEN, E_DRAFT_TOKENS, E_PAIR,
     E_READER_DIFFERS, W_ENGINE_UNKNOWN, W_ENGINE."""
@@ -63,7 +68,7 @@ def audit_engines(
     source = source_of(checkpoint)
     for one in asked:
         load = _load(source, checkpoint, identity, one, target, ranks)
-        views.append(_view(one, load))
+        views.append(_view(one, load, known))
         findings += _findings(one, load)
         for name, fate in load.fates.items():
             text = f"fills {fate.into}" + (f" ({fate.shard})" if fate.shard else "") if fate.into else fate.skipped
@@ -125,9 +130,17 @@ def _understood(checkpoint: Checkpoint, identity: Identity, asked: Asked) -> Ite
             yield Wrong(READER_CODE, message, f"{asked.engine.name}.reading")
 
 
-def _view(asked: Asked, load: Load) -> dict[str, Any]:
-    """One engine as JSON."""
+SERVED_WRONG = frozenset({"E_FUSED_SCALE", "E_VOCABULARY_MAP", "E_WEIGHT_NONFINITE", "E_SCALE_NONFINITE",
+                          "E_SCALE_ZERO", "E_SCALE_SIGN"})  # fmt: skip
+"""Findings about values that an engine loads as they are and serves wrong."""
+
+
+def _view(asked: Asked, load: Load, known: Sequence[Finding]) -> dict[str, Any]:
+    """One engine as JSON. Bad values are told once, as findings; they still make the verdict *wrong*."""
+    served = [item.message for item in known if item.severity == "error" and item.code in SERVED_WRONG]
+    status = "wrong" if load.status == "loads" and served else load.status
     reasons = [item.message for item in load.refusals] + [item.message for item in load.wrongs]
+    reasons += served if status == "wrong" else []
     if load.unknown:
         reasons.append(load.unknown)
     counts: dict[str, int] = {}
@@ -137,7 +150,7 @@ def _view(asked: Asked, load: Load) -> dict[str, Any]:
         "engine": asked.engine.name,
         "version": asked.version,
         "proof": _proof(asked, load),
-        "verdict": load.status,
+        "verdict": status,
         "message": load.refusals[0].message if load.refusals else "",
         "reasons": list(dict.fromkeys(reasons))[:MAX_LISTED],
         "parameters": counts,
@@ -145,6 +158,7 @@ def _view(asked: Asked, load: Load) -> dict[str, Any]:
         "settings": [
             {"name": item.name, "value": item.value, "why": item.why, "kind": item.kind} for item in load.settings
         ],
+        "notes": list(dict.fromkeys(item.message for item in load.notes))[:MAX_LISTED],
         "rules": [f"{rule.name}: {rule.text} ({rule.source})" for rule in _used(asked, load)],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,16 @@ class Wanted:
     ranks: int = 1
     reference: Checkpoint | None = None
 
-    def audit(self, checkpoint: Checkpoint, identity: Identity, rows: tuple[Row, ...], scan: bool = False) -> More:
-        """Everything asked for; with ``scan`` the values of copies of the target's tensors too."""
+    def audit(
+        self,
+        checkpoint: Checkpoint,
+        identity: Identity,
+        rows: tuple[Row, ...],
+        known: Sequence[Finding] = (),
+        scan: bool = False,
+    ) -> More:
+        """Everything asked for. ``known`` are findings about values, which change what an engine serves; with ``scan``
+        copies of the target's tensors are compared too."""
         findings: list[Finding] = []
         if self.target is not None and identity.kind == "drafter":
             findings += pair_findings(checkpoint, identity, self.target)
@@ -49,6 +57,6 @@ class Wanted:
             findings += against_findings((checkpoint, identity), (self.reference, identify(self.reference)))
         found = EngineAudit()
         if self.engines:
-            found = audit_engines(checkpoint, identity, self.engines, self.target, self.ranks)
+            found = audit_engines(checkpoint, identity, self.engines, self.target, self.ranks, known)
             rows = tuple(fate_rows(rows, found, checkpoint))
         return More(rows, found.views, (*findings, *found.findings))

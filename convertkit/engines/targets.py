@@ -145,6 +145,7 @@ def _load(view: View, ranks: int) -> Load:
         if _present(row, view):
             _row(row, view, sizes, specs, known, outcomes, refusals)
     notes = list(_unknown(view, known, refusals, wrongs))
+    refusals += _divides(sizes, ranks)
     for item in outcomes:
         if item.outcome == "unfilled":
             (refusals if _missed(item, view) else wrongs).append(_unfilled(item, view))  # type: ignore[arg-type]
@@ -152,6 +153,22 @@ def _load(view: View, ranks: int) -> Load:
     if view.tied:
         notes.append(Note("the head comes from the embeddings", "vllm.tied"))
     return Load(tuple(refusals), tuple(wrongs), tuple(notes), fates, tuple(outcomes), facts={"run": view.table.run})
+
+
+DIVIDED = {"nh": "attention heads", "I": "the intermediate size", "Ie": "the experts' intermediate size",
+           "Is": "the shared expert's intermediate size", "lk": "linear-attention key heads",
+           "lv": "linear-attention value heads"}  # fmt: skip
+"""Sizes that are divided evenly among ranks."""
+
+
+def _divides(sizes: Mapping[str, int], ranks: int) -> Iterator[Refused]:
+    for symbol, what in DIVIDED.items():
+        if sizes.get(symbol, 0) % ranks:
+            message = f"{what} ({sizes[symbol]}) cannot be divided among {ranks} ranks"
+            yield Refused("create", message, "vllm.tp-divides")
+    kv = sizes.get("nkv", 0)
+    if kv and (kv % ranks if kv >= ranks else ranks % kv):
+        yield Refused("create", f"{kv} key-value heads cannot be divided among {ranks} ranks", "vllm.tp-divides")
 
 
 def _row(

@@ -80,7 +80,7 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
         book.filled["model.mask_embedding"] = {"": "mask_embedding.pt"}
     outcomes = book.outcomes(_borrowed(draft, target, book))
     outcomes = _after(outcomes, draft, book)
-    notes = [*_drop_notes(book)]
+    notes = [*_drop_notes(book), *_kernel_notes(quantization, outcomes)]
     wrongs = [*book.wrongs, *_dropped(book), *_unfilled(outcomes), *_vocabulary(draft, target, book)]
     wrongs += serving_wrongs(draft, target, source.config)
     settings = vllm_settings(draft, source.config)
@@ -293,6 +293,22 @@ def _drop_notes(book: Book) -> Iterator[Note]:
         if fate.into is None and fate.skipped not in ("unexpected bias", "refused"):
             harmless = fate.skipped in ("training only", "rotary cache")
             yield Note(f"the stored tensor is not used: {fate.skipped}", "vllm.dropped", name, warning=not harmless)
+
+
+def _kernel_notes(quantization: Quantization, outcomes: Iterable[Filled]) -> Iterator[Note]:
+    """What the kernels of packed linears ask for (``kernels/linear/__init__.py:1191``, ``marlin_utils.py:222``)."""
+    if quantization.family == "none":
+        return
+    yield Note("packed linears need an NVIDIA GPU of compute capability 7.5 or newer", "vllm.capability")
+    padded = 0
+    for item in outcomes:
+        if item.parameter.dtype == "U8":
+            rows, columns = item.parameter.shape[0], item.parameter.shape[1] * 2
+            padded += not ((rows % 64 == 0 and columns % 128 == 0) or (rows % 128 == 0 and columns % 64 == 0))
+    if padded:
+        yield Note(
+            f"{padded} packed linears are padded at every call: no multiple of Marlin's tiles", "vllm.marlin-tiles"
+        )
 
 
 def _vocabulary(draft: VllmDraft, target: Target, book: Book) -> Iterator[Wrong]:

@@ -89,6 +89,9 @@ _ROWS = (
     _rule("runner-v2", "DSpark, DFlash 2 and drafts of mixed layers need the V2 model runner", "config/vllm.py", 3110,
           "read"),
     _rule("runner-v1", "P-EAGLE needs the V1 model runner", "config/vllm.py", 3070, "read"),
+    _rule("capability", "Marlin needs compute capability 7.5", f"{_QUANT}/modelopt.py", 772, "read"),
+    _rule("marlin-tiles", "shapes that are no multiple of (64, 128) or (128, 64) are padded with zeros",
+          f"{_QUANT}/utils/marlin_utils.py", 222, "read"),
     # targets
     _rule("target-norm", "of an unquantized target, parameters without a quantization method must all be loaded",
           "model_executor/model_loader/default_loader.py", 526),

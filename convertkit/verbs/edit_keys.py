@@ -17,7 +17,7 @@ from convertkit.containers.folder import INDEX_SUFFIX
 from convertkit.containers.safetensors import Header, encode_ordered, read_header
 from convertkit.containers.strict_json import parse_json
 from convertkit.convert.inplace import Edit, FileEdit, HeaderEdit, Moved, carry_out_edit, header_room, refuse_shared
-from convertkit.convert.renaming import Rename, renamed_specs, tensors_by_file
+from convertkit.convert.renaming import BLOCK_BYTES, Rename, renamed_specs, tensors_by_file
 from convertkit.convert.stop import Stop, stop_on_signals
 from convertkit.convert.syscalls import KERNEL, Syscalls
 from convertkit.errors import ConvertError, Finding, finding
@@ -28,6 +28,7 @@ from convertkit.release.paths import OWN_FILES
 from convertkit.release.recorded import Recorded, renamed_records
 
 CHUNK_BYTES = 1 << 20
+MOST_BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ def _existing(root: Path, names: Sequence[str]) -> list[str]:
 def _header_edits(source: Checkpoint, renaming: Renaming) -> Iterator[HeaderEdit]:
     """The new header of every file in which a name changes: metadata and order as they were."""
     block_bytes = os.statvfs(source.root).f_bsize
+    if block_bytes > MOST_BLOCK_BYTES:  # a network filesystem states its transfer size
+        block_bytes = BLOCK_BYTES
     by_file = tensors_by_file(source)
     for file in source.files:
         refs = by_file[file.name]

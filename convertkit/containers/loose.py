@@ -13,11 +13,10 @@ from convertkit.containers.folder import (
     INDEX_SUFFIX,
     QUANT_CONFIG,
     WEIGHTS,
-    json_object,
-    open_weights,
     read_config,
     sort_side_files,
 )
+from convertkit.containers.shards import json_object, open_weights
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 
 MAX_FAULTS = 20

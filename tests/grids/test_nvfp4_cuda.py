@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from convertkit.errors import ConvertError
 from convertkit.grids.nvfp4 import decode, encode
 from convertkit.grids.nvfp4.tables import build_encode_tables
 
@@ -23,6 +24,7 @@ def weights(dtype: str, seed: int, shape: tuple[int, int] = (24, 96)) -> NDArray
     """Every kind of block: Gaussian, any finite bits, zeros, one value alone, signed zeros, subnormals."""
     random = np.random.default_rng(seed)
     values = random.standard_normal(shape).astype(np.float32) * np.float32(0.02)
+    bits: NDArray[Any]
     if dtype == "F32":
         bits = values.view(np.uint32)
     else:
@@ -74,6 +76,6 @@ def test_a_machine_without_a_gpu_says_so() -> None:
     if torch.cuda.is_available():
         cuda.require_cuda()
         return
-    with pytest.raises(Exception, match="no CUDA device") as caught:
+    with pytest.raises(ConvertError, match="no CUDA device") as caught:
         cuda.require_cuda()
     assert caught.value.status == 2

@@ -80,6 +80,8 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
         )
         for group in chosen.groups
     ]
+    if request.hints and not any(unit.hints for unit in packs):
+        raise refusal("E_REFERENCE", "the checkpoint to take global scales from has none of the linears to pack")
     used = {name for unit in packs for name in unit.inputs}
     units: list[Unit] = [
         *packs,

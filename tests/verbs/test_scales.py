@@ -18,6 +18,7 @@ from convertkit.convert import encoders
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report
+from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.line import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
@@ -170,6 +171,28 @@ def test_scales_from_another_pack_give_back_its_bytes(tmp_path: Path, kind: str,
     words = {"scales": "lossless", "dialect": dialect, "global_scales_from": tmp_path / "one"}
     pack_nvfp4(tmp_path / "dense", tmp_path / "two", **words)  # type: ignore[arg-type]
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
+
+
+def test_scales_from_a_pack_of_other_linears_are_refused(tmp_path: Path) -> None:
+    generate("dflash2", tmp_path / "one", scale="tiny")
+    pack_nvfp4(tmp_path / "one", tmp_path / "packed")
+    source = mlp(tmp_path, **grids(10))
+    with pytest.raises(ConvertError) as caught:
+        pack(source, tmp_path / "out", scales="lossless", global_scales_from=tmp_path / "packed")
+    assert caught.value.code == "E_REFERENCE"
+
+
+@pytest.mark.parametrize("dialect", ["modelopt", "compressed-tensors"])
+def test_lossless_packs_with_reversible_scales_survive_a_change_of_dialect(tmp_path: Path, dialect: str) -> None:
+    generate("qwen3", tmp_path / "src", scale="tiny", on_grid=True)
+    words: dict[str, Any] = {"scales": "lossless", "dialect": dialect, "reversible_scale": True}
+    pack_nvfp4(tmp_path / "src", tmp_path / "one", **words)
+    other = "nvfp4-ct" if dialect == "modelopt" else "nvfp4-modelopt"
+    made = convert(tmp_path / "one", tmp_path / "two", to=other)
+    assert isinstance(made, Result)
+    assert "W_RECIPROCAL" not in {item.code for item in made.findings}
+    dequant(tmp_path / "two", tmp_path / "back", against=tmp_path / "src")
+    assert weights(tmp_path / "back") == weights(tmp_path / "src")
 
 
 def test_a_hint_belongs_to_a_search(tmp_path: Path) -> None:

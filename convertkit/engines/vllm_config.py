@@ -126,6 +126,10 @@ def _nested(config: Mapping[str, Any]) -> VllmDraft:
         raise stop("config", message, "vllm.speculators-kinds", key="speculators_model_type")
     values = dict(layer)
     architecture = UPDATES[kind](config, values)
+    _validated(values)
+    if values.get("num_key_value_heads", 0) is None:
+        raise stop("config", "total_num_kv_heads: Input should be a valid integer", "vllm.config-keys",
+                   key="num_key_value_heads")  # fmt: skip
     method = {"peagle": "eagle3", "dflash2": "dflash"}.get(kind, kind)
     found = CLASSES[architecture]
     return VllmDraft(found, method, architecture, values, True, tokens, kind != "eagle3", captured_layers(values))
@@ -241,6 +245,14 @@ UPDATES: Mapping[str, Callable[[Mapping[str, Any], dict[str, Any]], str]] = {
 """What each speculators model type sets in the layer config, and the architecture it is built as (``algos.py``)."""
 
 
+def _validated(values: Mapping[str, Any]) -> None:
+    """What transformers checks of every config (``configuration_utils.py``)."""
+    types, layers = values.get("layer_types"), values.get("num_hidden_layers")
+    if isinstance(types, list) and isinstance(layers, int) and len(types) != layers:
+        message = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
+        raise stop("config", message, "vllm.layer-types", key="layer_types")
+
+
 def method_of(config: Mapping[str, Any]) -> str | None:
     """The ``method`` to serve a flat config with, or None if it does not show."""
     label = " ".join(str(name) for name in config.get("architectures") or ())
@@ -263,10 +275,7 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
         message = "Unrecognized model: config.json should have a `model_type` key"
         raise stop("config", message, "vllm.model-type", key="model_type")
     values = with_defaults(config, defaults or {})
-    types = values.get("layer_types")
-    if isinstance(types, list) and len(types) != values.get("num_hidden_layers"):
-        message = "`num_hidden_layers` must be equal to the number of `layer_types`"
-        raise stop("config", message, "vllm.layer-types", key="layer_types")
+    _validated(values)
     architecture = _architecture(config, method, str(model_type))
     if defaults is None:
         raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")

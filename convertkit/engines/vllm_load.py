@@ -94,7 +94,11 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
 
 
 def _window(draft: VllmDraft) -> None:
-    """Sliding layers need a window (``qwen3_dflash.py:150``); mixed kinds of layers need the V2 runner."""
+    """Keys without a default, and of the DFlash family a window for sliding layers (``qwen3_dflash.py:152``)."""
+    needed = ["rms_norm_eps", "hidden_act"] + ["max_position_embeddings"] * (draft.kind != "eagle3-llama")
+    for key in needed:
+        if draft.get(key) is None:
+            raise stop("create", f"the config has no attribute '{key}'", "vllm.config-keys", key=key)
     if draft.kind.startswith("eagle3"):
         return
     types = draft.get("layer_types")
@@ -104,12 +108,6 @@ def _window(draft: VllmDraft) -> None:
     if (sliding or swa) and window is None:
         message = "DFlash sliding attention requires a window size (dflash_config.swa_window_size or sliding_window)"
         raise stop("create", message, "vllm.window", key="sliding_window")
-    if isinstance(types, list) and len(types) < draft.size("num_hidden_layers"):
-        raise stop("create", f"IndexError: 'layer_types' names {len(types)} layers", "vllm.layer-types",
-                   key="layer_types")  # fmt: skip
-    for key in ("rms_norm_eps", "hidden_act", "max_position_embeddings"):
-        if draft.get(key) is None:
-            raise stop("create", f"the config has no attribute '{key}'", "vllm.config-keys", key=key)
 
 
 def _before(source: Source, draft: VllmDraft, target: Target, book: Book) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.files import open_regular
 from convertkit.containers.folder import INDEX_SUFFIX, WEIGHTS, open_checkpoint
+from convertkit.containers.gguf import read_gguf_header
+from convertkit.containers.gguf_parts import PART
+from convertkit.containers.gguf_parts import SUFFIX as GGUF
 from convertkit.containers.safetensors import read_header
 from convertkit.errors import ConvertError, Finding, finding
 from convertkit.release.paths import folder_of, is_never_listed, join
@@ -30,7 +33,7 @@ class Structure:
 
 
 def is_weights(path: str) -> bool:
-    return path.endswith((WEIGHTS, INDEX_SUFFIX))
+    return path.endswith((WEIGHTS, INDEX_SUFFIX, GGUF))
 
 
 def check_structure(root: Path, paths: Iterable[str], chosen: Iterable[str]) -> Structure:
@@ -39,9 +42,13 @@ def check_structure(root: Path, paths: Iterable[str], chosen: Iterable[str]) -> 
     A folder whose weights are all chosen is opened as a whole, so its index and its set of shards are checked too.
     Of other folders only the headers of the chosen files are read. Nothing is raised for a bad file.
     """
+    chosen = tuple(chosen)
     everything = _by_folder(paths)
     findings: list[Finding] = []
     tensors: dict[str, tuple[TensorRef, ...]] = {}
+    ggufs = _open_ggufs(root, (path for path in chosen if path.endswith(GGUF) and not is_never_listed(path)))
+    findings.extend(ggufs.findings)
+    tensors.update(ggufs.tensors)
     for folder, names in sorted(_by_folder(chosen).items()):
         if not any(os.path.lexists(root / folder / name) for name in names):
             continue  # all of them missing: that is for the manifest to say
@@ -57,7 +64,7 @@ def check_structure(root: Path, paths: Iterable[str], chosen: Iterable[str]) -> 
 def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
     folders: dict[str, set[str]] = {}
     for path in paths:
-        if is_weights(path) and not is_never_listed(path):
+        if path.endswith((WEIGHTS, INDEX_SUFFIX)) and not is_never_listed(path):
             folders.setdefault(folder_of(path), set()).add(path.rpartition("/")[2])
     return folders
 
@@ -97,6 +104,27 @@ def _open_files(root: Path, folder: str, names: Iterable[str]) -> Structure:
             findings.extend(error.findings)
             continue
         findings.extend(header.findings)
+        tensors[path] = tuple(header.tensors.values())
+    return Structure(tuple(findings), tensors)
+
+
+def _open_ggufs(root: Path, paths: Iterable[str]) -> Structure:
+    """GGUF files, each by itself: a part of a split one but the first states no architecture."""
+    findings: list[Finding] = []
+    tensors: dict[str, tuple[TensorRef, ...]] = {}
+    for path in sorted(paths):
+        if not os.path.lexists(root / path):
+            continue
+        part = PART.fullmatch(path.rpartition("/")[2])
+        try:
+            fd = open_regular(root, path)
+            try:
+                header = read_gguf_header(fd, path, first_part=part is None or int(part[2]) == 1)
+            finally:
+                os.close(fd)
+        except ConvertError as error:
+            findings.extend(error.findings)
+            continue
         tensors[path] = tuple(header.tensors.values())
     return Structure(tuple(findings), tensors)
 

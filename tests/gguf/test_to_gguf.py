@@ -435,3 +435,23 @@ def test_what_a_model_means_otherwise_is_refused(what: str, tmp_path: Path) -> N
     with pytest.raises(ConvertError) as caught:
         convert(source, tmp_path / "m.gguf")
     assert caught.value.code == ("E_LAYOUT_MISSING" if what == "untied without a head" else "E_LOSS")
+
+
+def test_the_manifest_lists_tensors_and_verify_finds_a_changed_one(
+    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model(tmp_path / "m", "dflash")
+    convert(source, tmp_path / "out", target, type="q8_0")
+    listed = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())["tensors"]
+    assert {row["dtype"] for row in listed} == {"Q8_0", "F32"}
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    start = open_any(tmp_path / "out").tensors["blk.1.ffn_up.weight"].start
+    path = tmp_path / "out" / "model.gguf"
+    data = bytearray(path.read_bytes())
+    data[start + 5] ^= 1
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path / "out")]) == 1
+    assert "blk.1.ffn_up.weight" in capsys.readouterr().out
+    path.write_bytes(data[:-64])
+    assert main(["verify", str(tmp_path / "out")]) != 0

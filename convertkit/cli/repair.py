@@ -37,6 +37,7 @@ def _pairs(context: click.Context, option: click.Parameter, words: tuple[str, ..
     "--normalise-kv-scales", type=click.Choice(tuple(KV_SPELLINGS)), help="One spelling for scales of the KV cache."
 )
 @click.option("--tie-scales", is_flag=True, help="Give the parts of fused matrices one global scale; codes stay.")
+@click.option("--group", "groups", multiple=True, metavar="A,B", help="With --tie-scales: a fused group by its names.")
 @click.option("--allow-loss", is_flag=True, help="With --tie-scales: also where values change; they are counted.")
 @click.option("--split-fused-scalars", is_flag=True, help="Split packed matrices that are fused on disk.")
 @click.option("--swap-nibbles", is_flag=True, help="Exchange the two nibbles of every byte of codes.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +66,9 @@ def _lost(root: Path, names: Iterable[str], tensors: Mapping[str, TensorRef]) ->
     listed: set[str] = set()
     for name in names:
         if name.endswith(INDEX_SUFFIX):
-            weight_map = json_object(root, name).get("weight_map")
-            listed.update(weight_map if isinstance(weight_map, dict) else ())
+            with suppress(ConvertError):  # an index that cannot be read lists nothing
+                weight_map = json_object(root, name).get("weight_map")
+                listed.update(weight_map if isinstance(weight_map, dict) else ())
     return sorted(listed - tensors.keys())
 
 

@@ -18,7 +18,8 @@ from convertkit.errors import Finding, finding, refusal
 
 @dataclass(frozen=True)
 class RepairRequest:
-    """What ``repair`` was asked for, option by option. ``shard_bytes`` is that of ``--shard``."""
+    """What ``repair`` was asked for, option by option. ``shard_bytes`` is that of ``--shard``; ``groups`` are more
+    fused groups for ``--tie-scales``, each ``a.{i}.to_q,a.{i}.to_k``."""
 
     rebuild_index: bool = False
     dedupe: bool = False
@@ -26,6 +27,7 @@ class RepairRequest:
     strip_quant_residue: bool = False
     normalise_kv_scales: str | None = None
     tie_scales: bool = False
+    groups: tuple[str, ...] = ()
     allow_loss: bool = False
     split_fused_scalars: bool = False
     swap_nibbles: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from convertkit.convert.repair_config import module_of, requantize, set_config, set_everywhere
@@ -14,9 +14,10 @@ from convertkit.dialects.planes import KV_SCALES
 from convertkit.dialects.scheme import blocks_of, strip_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import ConvertError, Finding, finding, refusal
-from convertkit.layouts.fused import fused_groups
+from convertkit.layouts.fused import Group, fused_groups, user_groups
 from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.kv_scales import kv_scale_name, kv_scale_of
+from convertkit.layouts.rules import compile_template
 
 Step = Callable[[Work, RepairRequest], None]
 
@@ -125,7 +126,9 @@ def normalise_kv_scales(work: Work, request: RepairRequest) -> None:
 def tie_scales(work: Work, request: RepairRequest) -> None:
     """Fused groups with unequal global scales get one."""
     option = "--tie-scales"
-    groups = fused_groups(work.identity.packed, work.identity.layout)
+    extra = user_groups(request.groups)
+    _refuse_idle(extra, work.identity.packed)
+    groups = fused_groups(work.identity.packed, work.identity.layout, extra)
     faults: list[Finding] = []
     changed = 0
     for lead, names in groups.items():
@@ -144,6 +147,15 @@ def tie_scales(work: Work, request: RepairRequest) -> None:
     if changed:
         message = f"{changed:,} values change, since no shared scale is exact"
         work.findings.append(finding("W_VALUES_CHANGED", "warning", message, data={"changed_values": changed}))
+
+
+def _refuse_idle(groups: Sequence[Group], modules: Iterable[str]) -> None:
+    """Raise E_PATTERN_EMPTY for a group of ``--group`` (plain and with ``model.`` in turn) that no linear is in."""
+    names = list(modules)
+    for plain, prefixed in zip(groups[::2], groups[1::2], strict=True):
+        patterns = [compile_template(member) for member in (*plain, *prefixed)]
+        if not any(pattern.match(name) for pattern in patterns for name in names):
+            raise refusal("E_PATTERN_EMPTY", f"no packed linear is in the group '{','.join(plain)}'")
 
 
 def split_fused_scalars(work: Work, request: RepairRequest) -> None:
@@ -192,7 +204,7 @@ REPAIRS: tuple[Repair, ...] = (
     Repair("--strip-quant-residue", lambda r: r.strip_quant_residue, strip_quant_residue,
            ("E_PACK_AMBIGUOUS", "E_QCONFIG", "W_QCONFIG_MISMATCH"), "quantization config and scales of dense weights"),
     Repair("--normalise-kv-scales", lambda r: r.normalise_kv_scales is not None, normalise_kv_scales,
-           ("W_KV_SCALES",), "one spelling for scales of the KV cache"),
+           (), "one spelling for scales of the KV cache"),
     Repair("--tie-scales", lambda r: r.tie_scales, tie_scales, ("E_FUSED_SCALE",),
            "one global scale for the parts of a fused matrix"),
     Repair("--split-fused-scalars", lambda r: r.split_fused_scalars, split_fused_scalars, ("W_FUSED_SCALAR",),

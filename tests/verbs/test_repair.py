@@ -108,6 +108,16 @@ def test_names_of_other_fused_groups_are_tied_too(tmp_path: Path) -> None:
     assert {after[f"{module}.weight_scale_2"][2] for module in modules} == {f32(2.0**-10)}
 
 
+def test_a_group_of_unknown_names_is_tied_when_it_is_given(tmp_path: Path) -> None:
+    modules = [f"model.layers.0.mixer.part_{leaf}" for leaf in "ab"]
+    source = packed(tmp_path, dict(zip(modules, (2.0**-10, 2.0**-11), strict=True)))
+    assert isinstance(repair(source, tmp_path / "out", RepairRequest(tie_scales=True)), Untouched)
+    assert refused(tmp_path, source, tie_scales=True, groups=("x.{i}.a,x.{i}.b",)).code == "E_PATTERN_EMPTY"
+    group = "layers.{i}.mixer.part_a,layers.{i}.mixer.part_b"
+    after = tensors(fixed(tmp_path, source, tie_scales=True, groups=(group,)))
+    assert {after[f"{module}.weight_scale_2"][2] for module in modules} == {f32(2.0**-10)}
+
+
 def test_equal_scales_are_nothing_to_do(tmp_path: Path) -> None:
     source = packed(tmp_path, dict.fromkeys(QKV, 2.0**-10))
     made = repair(source, tmp_path / "out", RepairRequest(tie_scales=True))
@@ -172,6 +182,12 @@ def test_an_index_of_other_shards_is_replaced_and_what_it_lost_is_named(tmp_path
     assert isinstance(made, Result)
     assert [item.data["tensors"] for item in made.findings if item.code == "W_INDEX_LOST"] == [["c.weight"]]
     assert tensors(out) == A | B
+
+
+def test_an_index_that_is_no_json_is_replaced(tmp_path: Path) -> None:
+    source = shards(tmp_path / "source", A, B, index={})
+    (source / "model.safetensors.index.json").write_text("{'not': json")
+    assert tensors(fixed(tmp_path, source, rebuild_index=True)) == A | B
 
 
 def test_a_shard_that_is_not_there_cannot_be_made_up(tmp_path: Path) -> None:

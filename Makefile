@@ -16,13 +16,14 @@ LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint pytest oracle oracle-packages oracle-llmcompressor oracle-vllm bench fixtures docs clean
+.PHONY: help demo test lint pytest browser oracle oracle-packages oracle-llmcompressor oracle-vllm bench fixtures docs clean
 
 help:
 	@echo "make demo      generate a small drafter, pack, expand, gate, audit and verify it"
 	@echo "make test      ruff, mypy and all tests that need no third-party converter"
 	@echo "make oracle    the tests against ModelOpt, compressed-tensors, speculators and llm-compressor"
 	@echo "make oracle-vllm  what vLLM's own loader does with every case, against the golden files"
+	@echo "make browser   open a release's page in headless Chromium: accessibility, numbers, keyboard, screenshots"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     ratios within one run, against hashing and the peers"
 	@echo "make fixtures  write fixtures/ anew from their generator"
@@ -40,6 +41,9 @@ lint: $(MAIN)/.ready
 
 pytest: $(MAIN)/.ready
 	$(MAIN)/bin/python -m pytest -m "not oracle"
+
+browser: $(MAIN)/.ready
+	tests/browser/run.sh $(MAIN)/bin/convertkit browser-out
 
 oracle: oracle-packages oracle-llmcompressor
 
@@ -92,6 +96,6 @@ docs: $(MAIN)/.ready
 	$(MAIN)/bin/python docs/pages.py
 
 clean:
-	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) build dist demo-out bench-out
+	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) build dist demo-out bench-out browser-out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find convertkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

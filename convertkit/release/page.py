@@ -18,7 +18,7 @@ from convertkit.release.page_style import STYLE
 from convertkit.release.summary import EXPANSION, View, verdict_of
 from convertkit.release.words import size_text
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 MAX_ROWS = 400
 """Rows of one table; the reports hold them all."""
 

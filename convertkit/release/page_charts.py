@@ -69,6 +69,7 @@ def fidelity_section(view: View) -> Iterator[str]:
             values = {f"{layer}|{module}": value for (layer, module), value in sorted(grid.items())}
             yield download(f"{metric}{key}", values)
         yield from _block_scales(whole.get("block_scales"), where, key)
+        yield from _codes(view, folder, where, key)
 
 
 def _block_scales(scales: Mapping[str, Any] | None, where: str, key: str) -> Iterator[str]:
@@ -80,6 +81,24 @@ def _block_scales(scales: Mapping[str, Any] | None, where: str, key: str) -> Ite
     rows = [(Cell(label), number(count)) for label, count in items]
     yield from table(f"Block scales by power of two{where}; sub: subnormal", ("exponent", "blocks"), rows)
     yield download(f"block-scales{key}", dict(scales))
+
+
+E2M1 = ("0", "0.5", "1", "1.5", "2", "3", "4", "6")
+"""Magnitudes of the codes 0 to 7; 8 to 15 are the same with a minus sign (OCP Microscaling Formats 1.0, table 1)."""
+
+
+def _codes(view: View, folder: str, where: str, key: str) -> Iterator[str]:
+    """How often each code occurs, in the order of its value."""
+    title = f"{folder}/" if folder else "."
+    counts = next((row["codes"] for row in view.variants if row["folder"] == title), None)
+    if counts is None:
+        return
+    order = [*range(15, 7, -1), *range(8)]
+    items = [(("−" if code >= 8 else "") + E2M1[code % 8], counts[code]) for code in order]
+    yield from columns_chart(f"Codes by value{where}", items)
+    rows = [(Cell(label), number(count)) for label, count in items]
+    yield from table(f"Codes by value{where}", ("value", "weights"), rows)
+    yield download(f"codes{key}", dict(zip(map(str, range(16)), counts, strict=True)))
 
 
 STORED_BITS = {"BF16": 16, "F16": 16, "F32": 32, "F8_E4M3": 8, "U8": 8, "I8": 8, "I32": 32, "I64": 64, "BOOL": 8}

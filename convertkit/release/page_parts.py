@@ -102,32 +102,33 @@ def bars(title: str, items: Sequence[tuple[str, float, str]], *, second: bool = 
     most = max((value for _, value, _ in items), default=0) or 1
     height = 26 * len(items) + 4
     yield f"<figure><figcaption>{text(title)}</figcaption>"
-    yield f'<svg viewBox="0 0 640 {height}" role="img" aria-label="{text(title)}">'
+    yield f'<svg viewBox="0 0 460 {height}" role="img" aria-label="{text(title)}">'
     for place, (label, value, said) in enumerate(items):
-        top, width = 26 * place + 3, 300 * value / most
+        top, width = 26 * place + 3, 230 * value / most
         kind = "b2" if second else "b"
-        yield f'<text x="170" y="{top + 14}" text-anchor="end">{text(_cut(label))}</text>'
-        yield f'<rect class="{kind}" x="180" y="{top}" width="{width:.1f}" height="19" rx="2"/>'
-        yield f'<text x="{188 + width:.1f}" y="{top + 14}">{text(said)}</text>'
+        yield f'<text x="132" y="{top + 14}" text-anchor="end">{text(_cut(label))}</text>'
+        yield f'<rect class="{kind}" x="140" y="{top}" width="{width:.1f}" height="19" rx="2"/>'
+        yield f'<text x="{146 + width:.1f}" y="{top + 14}">{text(said)}</text>'
     yield "</svg></figure>"
 
 
 def columns_chart(title: str, items: Sequence[tuple[str, float]]) -> Iterator[str]:
     """A histogram: one column per bin."""
     most = max((value for _, value in items), default=0) or 1
-    step = 620 / max(1, len(items))
+    step = 450 / max(1, len(items))
     yield f"<figure><figcaption>{text(title)}</figcaption>"
-    yield f'<svg viewBox="0 0 640 190" role="img" aria-label="{text(title)}">'
-    yield '<line class="axis" x1="10" x2="630" y1="160" y2="160"/>'
+    yield f'<svg viewBox="0 0 460 190" role="img" aria-label="{text(title)}">'
+    yield '<line class="axis" x1="5" x2="455" y1="160" y2="160"/>'
     for place, (label, value) in enumerate(items):
-        left, height = 10 + step * place, 150 * value / most
+        left, height = 5 + step * place, 150 * value / most
         place_ = f'x="{left + 1:.1f}" y="{160 - height:.1f}" width="{step - 2:.1f}" height="{height:.1f}"'
         yield f'<rect class="b" {place_}/>'
-        yield f'<text x="{left + step / 2:.1f}" y="178" text-anchor="middle">{text(label)}</text>'
+        if place % 2 == 0 or len(items) <= 8:  # every other bin has room for its name; the table names them all
+            yield f'<text x="{left + step / 2:.1f}" y="178" text-anchor="middle">{text(label)}</text>'
     yield "</svg></figure>"
 
 
-def _cut(label: str, most: int = 24) -> str:
+def _cut(label: str, most: int = 18) -> str:
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 

@@ -24,8 +24,8 @@ td.n, th.n { text-align: right; white-space: nowrap; }
 td.heat { color: #14181d; text-align: center; }
 td.hash { font-family: ui-monospace, monospace; font-size: .75rem; min-width: 20rem; word-break: break-all; }
 figure { margin: .75rem 0; } figcaption { color: var(--dim); font-size: .875rem; }
-svg { display: block; width: 100%; height: auto; max-width: 46rem; }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+svg { display: block; width: 100%; height: auto; max-width: 34rem; }
+svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
 svg .b { fill: var(--bar); } svg .b2 { fill: var(--bar2); } svg .axis { stroke: var(--line); }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--link); }
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: .75rem 0; list-style: none; }

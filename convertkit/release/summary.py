@@ -57,9 +57,13 @@ class View:
 
 
 def variant_row(
-    variant: Variant, plan: Plan, manifest: Manifest, reports: Mapping[str, Mapping[str, Any]]
+    variant: Variant,
+    plan: Plan,
+    manifest: Manifest,
+    reports: Mapping[str, Mapping[str, Any]],
+    codes: Sequence[int] | None,
 ) -> dict[str, Any]:
-    """Row of RELEASE_REPORT.json for a finished variant."""
+    """Row of RELEASE_REPORT.json for a finished variant; ``codes`` from ``checks.code_counts``."""
     names = {file.name: len(file.header.order) for file in plan.files}
     weights = [
         {"path": entry.path, "size_bytes": entry.size_bytes, "sha256": entry.sha256, "tensors": names[entry.path]}
@@ -80,6 +84,7 @@ def variant_row(
         "expansion": None if expansion is None else expansion_of(expansion),
         "fidelity": None if gate is None else _plain(gate["summary"]["whole"]),
         "on_grid": None if gate is None else grid_of(gate.get("rows", ())),
+        "codes": None if codes is None else list(codes),
     }
 
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from convertkit.checks.code_counts import code_counts
 from convertkit.containers.files import read_small
+from convertkit.containers.folder import open_any
 from convertkit.convert.carry import CARRIED_KEY
 from convertkit.convert.failures import write_failure
 from convertkit.convert.staging import Staging
@@ -126,7 +128,10 @@ def _report(
     recipe: Recipe, made: Sequence[Made], engines: Checked, references: Checked, print_: str
 ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
     """RELEASE_REPORT.json: one row per variant; engines, references and the drafter in the summary."""
-    rows = [variant_row(one.job.variant, one.job.plan, one.manifest, one.reports) for one in made]
+    rows = [
+        variant_row(one.job.variant, one.job.plan, one.manifest, one.reports, code_counts(open_any(one.folder)))
+        for one in made
+    ]
     outputs = [
         {"path": join(one.job.variant.folder, file["path"]), "size_bytes": file["size_bytes"], "sha256": file["sha256"]}
         for one, row in zip(made, rows, strict=True)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from convertkit.containers.files import read_small
 from convertkit.containers.folder import NOT_SIDE_FILES
 from convertkit.containers.strict_json import parse_json
 from convertkit.convert.failures import write_failure
@@ -20,7 +21,6 @@ from convertkit.errors import ConvertError, Finding, finding, shown
 
 SUMS = "SHA256SUMS"
 MANIFEST = "MANIFEST.json"
-MANIFEST_MAX_BYTES = 1 << 28
 CARRIED_KEY = "carried_over"
 """Parameter of a manifest's plan: files that were the user's and went along when the output was replaced."""
 
@@ -99,13 +99,13 @@ def _listed(folder: Path) -> set[str]:
     names: set[str] = set()
     kept: set[str] = set()
     with suppress(OSError, ConvertError):
-        document = parse_json(_read(folder / MANIFEST), MANIFEST)
+        document = parse_json(read_small(folder, MANIFEST), MANIFEST)
         rows = document.get("files") if isinstance(document, dict) else None
         paths = [row.get("path") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         names.update(path for path in paths if isinstance(path, str))
         kept = _carried_before(document)
-    with suppress(OSError, UnicodeDecodeError):
-        for line in _read(folder / SUMS).decode().splitlines():
+    with suppress(OSError, ConvertError, UnicodeDecodeError):
+        for line in read_small(folder, SUMS).decode().splitlines():
             match = re.fullmatch(r"[0-9A-Fa-f]{64} [ *](.+)", line)
             if match:
                 names.add(os.path.normpath(match[1]))
@@ -118,11 +118,6 @@ def _carried_before(document: object) -> set[str]:
     for key in ("plan", "parameters", CARRIED_KEY):
         found = found.get(key) if isinstance(found, dict) else None
     return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
-
-
-def _read(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(MANIFEST_MAX_BYTES)
 
 
 def _make_folders(syscalls: Syscalls, old: Path, new: Path, name: str) -> None:

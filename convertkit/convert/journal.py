@@ -102,9 +102,9 @@ def read_journal(path: Path) -> tuple[Head | None, list[Entry]]:
             if head is None:
                 head = _read_head(value)
             else:
-                entry = Entry(value["name"], value["sha256"], value["size"], value["sources"])
+                entry = _read_entry(value)
                 entries[entry.name] = entry
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             break
     return head, list(entries.values())
 
@@ -118,7 +118,10 @@ def _read_line(line: bytes) -> dict[str, Any] | None:
     check, _, text = line[:-1].partition(b" ")
     if not line.endswith(b"\n") or sha256(text).hexdigest()[:CHECK_DIGITS].encode() != check:
         return None
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
     return value if isinstance(value, dict) else None
 
 
@@ -133,6 +136,14 @@ def _head_json(head: Head) -> dict[str, Any]:
         name: [stamp.device, stamp.inode, stamp.size_bytes, stamp.mtime_ns] for name, stamp in head.stamps.items()
     }
     return {"version": VERSION, "plan": head.fingerprint, "folder": head.folder_inode, "stamps": stamps}
+
+
+def _read_entry(value: Mapping[str, Any]) -> Entry:
+    name, digest, size, sources = value["name"], value["sha256"], value["size"], value["sources"]
+    texts = (name, digest, *sources, *sources.values()) if isinstance(sources, dict) else (None,)
+    if type(size) is not int or not all(isinstance(text, str) for text in texts):
+        raise ValueError("malformed entry")
+    return Entry(name, digest, size, sources)
 
 
 def _read_head(value: Mapping[str, Any]) -> Head:

@@ -20,6 +20,7 @@ from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel, row_t
 from convertkit.convert.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.dtypes import DTYPES
+from convertkit.errors import refusal
 
 
 class Target(Protocol):
@@ -46,7 +47,11 @@ class Job:
 
 
 class TensorOut:
-    """Writes one output tensor from its first byte to its last and takes its digest on the way."""
+    """Writes one output tensor from its first byte to its last and takes its digest on the way.
+
+    A tensor that an interrupted run made already, but not the others of its unit, is made again and not written:
+    it must come out the same.
+    """
 
     def __init__(self, job: Job, spec: TensorSpec) -> None:
         self.spec = spec
@@ -54,9 +59,11 @@ class TensorOut:
         self._file = job.plan.file_of[spec.name]
         self._position = job.starts[spec.name]
         self._digest = hashlib.sha256()
+        self._kept = job.done.get(spec.name)
 
     def write(self, data: memoryview) -> None:
-        self._job.target.write_at(self._file, self._position, data)
+        if self._kept is None:
+            self._job.target.write_at(self._file, self._position, data)
         self._digest.update(data)
         self._position += len(data)
 
@@ -66,7 +73,11 @@ class TensorOut:
         if written != self.spec.size_bytes:
             raise RuntimeError(f"{self.spec.name}: {written} bytes made, {self.spec.size_bytes} planned")
         digest = self._digest.hexdigest()
-        self._job.target.tensor_done(self.spec.name, digest, None if copied_from is None else {copied_from: digest})
+        if self._kept not in (None, digest):
+            raise refusal("E_RESUME", "the interrupted run made another tensor of this name: the source has changed",
+                          tensor=self.spec.name, fix="run again without --resume")  # fmt: skip
+        if self._kept is None:
+            self._job.target.tensor_done(self.spec.name, digest, None if copied_from is None else {copied_from: digest})
         return digest
 
 

@@ -25,9 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from convertkit.convert.failures import write_failure
+from convertkit.convert.lock import drop_lock, take_lock
 from convertkit.convert.place import Place
 from convertkit.convert.stop import Interrupted
-from convertkit.convert.syscalls import KERNEL, UNSUPPORTED, Syscalls, remove_tree, sync_folder, write_all, write_new
+from convertkit.convert.syscalls import KERNEL, UNSUPPORTED, Syscalls, remove_tree, sync_folder, write_new
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 
 RUN_FILE = "run.json"
@@ -77,7 +78,7 @@ def open_staging(
     Raises ``ConvertError``: E_OUT_LOCKED, E_RESUME (status 5), E_WRITE, E_NO_SPACE (status 4); an ``OSError``
     of the body becomes one of the last two.
     """
-    lock = _take_lock(place, syscalls)
+    lock = take_lock(place, syscalls)
     try:
         staging = _prepare(place, fingerprint, resume, keep, syscalls)
         try:
@@ -92,63 +93,7 @@ def open_staging(
     except OSError as error:
         raise write_failure(error, place.parent) from error
     finally:
-        _drop_lock(place, lock, syscalls)
-
-
-def _take_lock(place: Place, syscalls: Syscalls) -> int:
-    """An open, locked ``.NAME.lock`` that holds our process id."""
-    path = str(place.lock)
-    try:
-        while True:
-            fd = syscalls.open(path, os.O_RDWR | os.O_CREAT)
-            _lock(place, fd, syscalls)
-            # the run before us unlinks the file before it unlocks: what we locked may have no name any more
-            if _is_named(fd, path):
-                break
-            syscalls.close(fd)
-        try:
-            syscalls.truncate(fd, 0)
-            write_all(syscalls, fd, memoryview(f"{os.getpid()}\n".encode()), 0)
-        except BaseException:
-            _drop_lock(place, fd, syscalls)
-            raise
-    except OSError as error:
-        raise write_failure(error, place.lock) from error
-    return fd
-
-
-def _lock(place: Place, fd: int, syscalls: Syscalls) -> None:
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise _locked(place, holder) from None
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _locked(place: Place, holder: str) -> ConvertError:
-    return refusal(
-        "E_OUT_LOCKED", f"another run (process {holder}) is writing '{shown(place.out.name)}'",
-        fix="wait for it, or write to another name", data={"pid": holder},
-    )  # fmt: skip
-
-
-def _is_named(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _drop_lock(place: Place, fd: int, syscalls: Syscalls) -> None:
-    with suppress(OSError):
-        syscalls.unlink(str(place.lock))
-    os.close(fd)
+        drop_lock(place, lock, syscalls)
 
 
 def _prepare(place: Place, fingerprint: str, resume: bool, keep: bool, syscalls: Syscalls) -> Staging:
@@ -166,7 +111,7 @@ def _prepare(place: Place, fingerprint: str, resume: bool, keep: bool, syscalls:
             _remove(syscalls, path)
     if mine and not resume:
         staging.findings.append(_debris(staging.base, removed=True))
-    if mine and not (resume and staging.files.is_dir()):
+    if mine and not (resume and _is_sound(staging)):
         _remove(syscalls, staging.base)
         mine = False
     try:
@@ -177,6 +122,13 @@ def _prepare(place: Place, fingerprint: str, resume: bool, keep: bool, syscalls:
         raise
     staging.resumed = mine
     return staging
+
+
+def _is_sound(staging: Staging) -> bool:
+    """Whether what an earlier run left is made of folders and files and not of links, FIFOs or something else."""
+    folders = all(path.is_dir() and not path.is_symlink() for path in (staging.base, staging.files))
+    notes = (path for path in (staging.journal, staging.base / RUN_FILE) if os.path.lexists(path))
+    return folders and all(path.is_file() and not path.is_symlink() for path in notes)
 
 
 def _make(staging: Staging, exists: bool) -> None:

@@ -189,9 +189,9 @@ def _write(
 
 
 def _digest_of(desk: Desk, name: str) -> str:
-    """SHA-256 of a source tensor's stored bytes, for a resumed run."""
-    ref = desk.reader.checkpoint.tensors[name]
-    return sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
+    """SHA-256 of a source tensor's stored bytes, for a resumed run; empty for a name that the source lacks."""
+    ref = desk.reader.checkpoint.tensors.get(name)
+    return "" if ref is None else sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
 
 
 @contextmanager

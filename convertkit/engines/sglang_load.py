@@ -109,16 +109,36 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
     if eagle:
         borrow["model.embed_tokens.weight"] = "the target's embedding"
     outcomes = book.outcomes({name: lender for name, lender in borrow.items() if lender})
-    packed = [spec for spec in source.tensors if spec.dtype == "U8"]
+    packed = [spec.name for spec in source.tensors if spec.dtype == "U8"]
+    whole = any(".self_attn." in name for name in packed) and not _mixed(source.config)
+    if packed and not whole:
+        return Load(
+            (Refused("load_weights", PACKED, "sglang.quantized", packed[0]),), settings=tuple(_settings(draft, source))
+        )
     wrongs = [*book.wrongs, *_unfilled(outcomes), *_lost(book, source.tensors), *_reduced(draft, target)]
-    notes = tuple(_notes(source, bool(packed)))
-    unknown = (
-        "quantized drafters are built without layer names in SGLang; whether this one fits was not run"
-        if packed
-        else ""
+    settings = tuple(_settings(draft, source))
+    if packed:
+        return Load(unknown="whether a drafter fits of which all layers are packed was not run", settings=settings)
+    return Load(
+        tuple(book.refusals),
+        tuple(wrongs),
+        tuple(_notes(source)),
+        book.fates,
+        outcomes,
+        settings,
+        {"class": draft.kind},
     )
-    return Load(tuple(book.refusals), tuple(wrongs), notes, book.fates, outcomes, tuple(_settings(draft, source)),
-                {"class": draft.kind}, unknown)  # fmt: skip
+
+
+PACKED = (
+    "layers of a draft have no names in SGLang, so a quantization config cannot pack some of them: "
+    "serve the drafter expanded to BF16"
+)
+
+
+def _mixed(config: Mapping[str, Any]) -> bool:
+    block = config.get("quantization_config")
+    return isinstance(block, Mapping) and block.get("quant_algo") == "MIXED_PRECISION"
 
 
 def _checks(draft: VllmDraft, target: Target) -> None:
@@ -216,10 +236,9 @@ def _reduced(draft: VllmDraft, target: Target) -> Iterator[Wrong]:
         yield Wrong("E_VOCABULARY", message, "sglang.shared", key="draft_vocab_size")
 
 
-def _notes(source: Source, packed: bool) -> Iterator[Note]:
-    if not packed:
-        message = "beside a target started with --quantization, give --speculative-draft-model-quantization unquant"
-        yield Note(message, "sglang.inherits")
+def _notes(source: Source) -> Iterator[Note]:
+    message = "beside a target started with --quantization, give --speculative-draft-model-quantization unquant"
+    yield Note(message, "sglang.inherits")
     if block_size(source.config) is None:
         yield Note("the config states no block size; SGLang takes 16", "sglang.block", warning=True)
 

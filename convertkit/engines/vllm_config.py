@@ -251,6 +251,10 @@ def _validated(values: Mapping[str, Any]) -> None:
     if isinstance(types, list) and isinstance(layers, int) and len(types) != layers:
         message = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
         raise stop("config", message, "vllm.layer-types", key="layer_types")
+    head, rope = values.get("head_dim"), values.get("rope_parameters")
+    partial = rope.get("partial_rotary_factor", 1.0) if isinstance(rope, Mapping) else 1.0
+    if isinstance(head, int) and head > 4 and head % 2 and partial == 1.0:
+        raise stop("config", f"RoPE requires an even head_dim, got {head}", "vllm.rope", key="head_dim")
 
 
 def method_of(config: Mapping[str, Any]) -> str | None:

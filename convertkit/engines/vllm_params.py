@@ -165,6 +165,9 @@ def _layer(body: Body, index: int, wide: int) -> Iterator[Parameter]:
 def _attention(body: Body, at: str, runtime: str, width: int) -> Iterator[Parameter]:
     draft, ranks = body.draft, body.rank.size
     heads, kv_heads, head = draft.size("num_attention_heads"), draft.size("num_key_value_heads"), draft.head_dim
+    if kv_heads == 0 or heads % kv_heads:
+        raise stop("create", f"num_heads ({heads}) is not divisible by num_kv_heads ({kv_heads})", "vllm.kv-heads",
+                   key="num_key_value_heads")  # fmt: skip
     _share(heads, ranks, "the number of attention heads")
     if kv_heads >= ranks:
         own_kv = _share(kv_heads, ranks, "the number of key-value heads")

@@ -28,7 +28,7 @@ _ROWS = (
     _rule("architectures", "the architecture must be registered", f"{_MODELS}/registry.py", 664),
     _rule("config-keys", "a speculators config is taken raw, without defaults of a transformers class",
           f"{_SPEC}/base.py", 59),
-    _rule("layer-types", "every layer has its entry in layer_types", f"{_MODELS}/qwen3_dflash.py", 143),
+    _rule("kv-heads", "heads are divided among key-value heads", "model_executor/layers/attention/attention.py", 330),
     _rule("window", "sliding layers need a window", f"{_MODELS}/qwen3_dflash.py", 152),
     _rule("dflash2-keys", "DFlash 2 reads its four keys from dflash_config", f"{_MODELS}/qwen3_dflash2.py", 253),
     _rule("conv-group", "the convolution's group divides the width", f"{_MODELS}/qwen3_dflash2.py", 184),
@@ -102,4 +102,11 @@ _ROWS = (
           "v1/core/kv_cache_planning.py", 346, "read", until="0.33"),
 )  # fmt: skip
 
-RULES: Mapping[str, Rule] = {rule.name: rule for rule in _ROWS}
+_ROPE = Source("transformers", "5.20.2", "modeling_rope_utils.py", 889, "run")
+_TYPES = Source("transformers", "5.20.2", "configuration_utils.py", 0, "run")
+
+RULES: Mapping[str, Rule] = {
+    **{rule.name: rule for rule in _ROWS},
+    "vllm.rope": Rule("vllm.rope", "the rotary embedding needs an even head_dim", _ROPE),
+    "vllm.layer-types": Rule("vllm.layer-types", "every layer has its entry in layer_types", _TYPES),
+}

@@ -1,0 +1,104 @@
+"""Engines that were read and not run: what their source says of whole and damaged drafters."""
+
+from __future__ import annotations
+
+import pytest
+
+from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load
+from convertkit.engines.model import Load
+from convertkit.engines.registry import RULES, rules_of
+from convertkit.engines.rules import ENGINES, holds, parse_engine, parse_engines
+from convertkit.engines.vllm_params import Target
+from convertkit.errors import ConvertError
+from tests.engines.cases import build, cases
+from tests.engines.drafters import H, N, V
+from tests.engines.test_vllm_load import source_of
+
+CASES = dict(cases())
+TARGET = Target(N, V, H)
+
+
+def sglang(name: str) -> Load:
+    return sglang_load.load_drafter(source_of(build(CASES[name])), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code"),
+    [
+        ("dflash, whole", "loads", None),
+        ("dflash2, whole", "loads", None),
+        ("dspark, whole", "loads", None),
+        ("eagle3, whole", "loads", None),
+        ("dflash, model prefix", "loads", None),  # names match with and without it
+        ("dflash, no q", "wrong", "E_LOAD_UNFILLED"),
+        ("dflash, no final norm", "wrong", "E_LOAD_UNFILLED"),
+        ("dflash, unknown tensor", "wrong", "E_LOAD_DROPPED"),
+        ("dflash, stray bias", "wrong", "E_LOAD_DROPPED"),
+        ("codebooks as weights", "wrong", "E_LOAD_UNFILLED"),  # vLLM refuses them
+        ("dflash, fc too wide", "refused", None),
+        ("tap beyond target", "refused", None),
+        ("sliding without flag", "refused", None),
+        ("speculators-dflash, whole", "refused", None),
+        ("no markov rank", "refused", None),
+        ("confidence without tensors", "refused", None),
+        ("mixed mlp", "refused", None),
+        ("uniform, all", "unknown", None),
+        ("gemma dspark", "unknown", None),
+    ],
+)
+def test_sglang(name: str, status: str, code: str | None) -> None:
+    load = sglang(name)
+    assert load.status == status, (load.refusals[:1], load.wrongs[:1], load.unknown)
+    if code is not None:
+        assert code in {item.code for item in load.wrongs}
+
+
+def test_sglang_takes_embedding_and_head_from_the_target() -> None:
+    load = sglang("dspark, whole")
+    assert {name for name, fate in load.fates.items() if fate.into is None} == {"embed_tokens.weight", "lm_head.weight"}
+    borrowed = {item.parameter.name for item in load.parameters if item.outcome == "borrowed"}
+    assert borrowed == {"model.embed_tokens.weight", "lm_head.weight"}
+    settings = {item.name: item.value for item in load.settings}
+    assert settings == {"--speculative-algorithm": "DSPARK", "--speculative-num-draft-tokens": 8}
+
+
+def test_llamacpp_reads_gguf_only() -> None:
+    load = llamacpp_load.load_drafter(source_of(build(CASES["dflash2, whole"])), TARGET)
+    assert (load.status, load.refusals[0].foreign) == ("refused", True)
+    assert {item.name: item.value for item in load.settings} == {
+        "--spec-type": "draft-dflash",
+        "--spec-draft-n-max": 7,
+    }
+
+
+def test_tensorrt_llm_is_unknown_but_for_what_was_read() -> None:
+    two = tensorrt_llm_load.load_drafter(source_of(build(CASES["dflash2, whole"])), TARGET)
+    assert two.status == "unknown"
+    assert {item.code for item in two.wrongs} == {"E_LOAD_DROPPED", "E_READER_DIFFERS"}
+    nested = tensorrt_llm_load.load_drafter(source_of(build(CASES["speculators-dspark, whole"])), TARGET)
+    assert nested.status == "refused"
+
+
+def test_transformers_has_no_drafter() -> None:
+    load = transformers_load.load_drafter(source_of(build(CASES["dflash, whole"])), TARGET)
+    assert (load.status, load.refusals[0].foreign) == ("refused", True)
+
+
+def test_engines_and_versions() -> None:
+    assert parse_engine("vLLM@0.33").proven
+    assert not parse_engine("vllm@0.33.1").proven
+    assert not parse_engine("vllm@0.34").proven
+    every = parse_engines(["vllm@0.29", "all"])
+    assert [one.engine.name for one in every] == list(ENGINES)
+    assert [one.by_name for one in every] == [True, False, False, False, False]
+    with pytest.raises(ConvertError):
+        parse_engine("mlx")
+
+
+def test_rules_hold_from_and_until() -> None:
+    rule = RULES["vllm.hybrid-window"]
+    assert holds(rule, "0.32.5")
+    assert not holds(rule, "0.33.0")
+    assert rule in rules_of(parse_engine("vllm@0.29"))
+    assert rule not in rules_of(parse_engine("vllm"))
+    assert all(name.partition(".")[0] in {"vllm", "sglang", "llama", "tensorrt-llm", "transformers"} for name in RULES)

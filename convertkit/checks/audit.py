@@ -86,7 +86,7 @@ def audit_written(
         bits = _global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
         findings += inverted_scales(identity.packed, bits)
-        findings += _fused_findings(groups, bits)
+        findings += _fused_findings(groups, bits, identity.packed)
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)
@@ -125,7 +125,9 @@ def _scale_findings(packed: Mapping[str, PackedModule], bits: Mapping[str, int])
             yield replace(first, message=message, data={"count": count, "modules": list(family.names[:MAX_LISTED])})
 
 
-def _fused_findings(groups: Mapping[str, Sequence[str]], bits: Mapping[str, int]) -> Iterator[Finding]:
+def _fused_findings(
+    groups: Mapping[str, Sequence[str]], bits: Mapping[str, int], packed: Mapping[str, PackedModule]
+) -> Iterator[Finding]:
     """One finding per family of fused groups whose members do not share the bits of one global scale."""
     unequal = [lead for lead, members in groups.items() if len({bits[module] for module in members}) > 1]
     for family in families(unequal).values():
@@ -139,8 +141,26 @@ def _fused_findings(groups: Mapping[str, Sequence[str]], bits: Mapping[str, int]
             f"{message}; engines keep one and serve the other parts wrong by the ratio",
             tensor=f"{lead}.weight",
             fix="repair --tie-scales, or pack the group again with one shared scale",
-            data={"count": count, "template": family.template, "groups": list(family.names[:MAX_LISTED])},
+            data={
+                "count": count,
+                "template": family.template,
+                "groups": list(family.names[:MAX_LISTED]),
+                "served": _served([packed[module] for module in groups[lead]], bits),
+            },
         )
+
+
+def _served(members: Sequence[PackedModule], bits: Mapping[str, int]) -> dict[str, float]:
+    """By which factor vLLM 0.33 and SGLang 0.5.23 serve each part of a dense fused matrix: ModelOpt's loader keeps the
+    largest multiplier, that of compressed-tensors the largest divisor (run: ``docs/audit.md``)."""
+    values = {item.module: float(np.uint32(bits[item.module]).view(np.float32)) for item in members}
+    kept = max(values.values())
+    divides = members[0].spelling.sense == "divisor"
+    return {
+        name.rpartition(".")[2]: value / kept if divides else kept / value
+        for name, value in values.items()
+        if kept > 0 and value > 0
+    }
 
 
 def _value(bits: int) -> str:

@@ -75,3 +75,16 @@ def test_text_puts_problems_first_and_fits_the_page(tmp_path: Path, capsys: pyte
     assert main([*words, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert {"engines", "rows", "findings"} <= set(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("mixed, unequal scales", {"gate_proj": 64.0, "up_proj": 1.0}),  # the largest multiplier, 1, is kept
+        ("ct mlp, unequal scales", {"gate_proj": 1.0, "up_proj": 1 / 64}),  # the largest divisor, 64, is kept
+    ],
+)
+def test_what_unequal_scales_are_served_as(name: str, served: dict[str, float], tmp_path: Path) -> None:
+    findings = audit(write(build(dict(cases())[name]), tmp_path / "d")).findings
+    found = next(item for item in findings if item.code == "E_FUSED_SCALE")
+    assert found.data["served"] == served

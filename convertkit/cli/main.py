@@ -56,9 +56,11 @@ COMMANDS: dict[str, Row] = {
     "report": Row("convertkit.cli.report", "Write a page from the reports of a folder."),
     "manifest": Row("convertkit.cli.manifest", "Write MANIFEST.json and SHA256SUMS for a folder."),
     "verify": Row("convertkit.cli.verify", "Verify a folder against its manifest."),
+    "sign": Row("convertkit.cli.sign", "Sign a release with a key or a certificate."),
     "formats": Row("convertkit.cli.formats", "List the formats that can be converted to."),
     "schema": Row("convertkit.cli.schema", "Print the JSON Schema of a report."),
     "demo": Row("convertkit.cli.demo", "Make a small drafter, pack, expand, gate, audit and verify it."),
+    "doctor": Row("convertkit.cli.doctor", "Tell what is installed and what this machine can do."),
     "completion": Row("convertkit.cli.completion", "Print the completion script for a shell."),
 }
 """In the order of ``--help``. Each module's ``command`` is a ``click.Command`` that returns the exit status."""

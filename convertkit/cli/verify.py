@@ -39,6 +39,11 @@ VERDICTS = {
               help="With --recompute: what the weights were made from, to measure them again.")  # fmt: skip
 @click.option("--target-model", type=click.Path(path_type=Path), metavar="DIR",
               help="With --recompute: the target, to audit the engines again.")  # fmt: skip
+@click.option("--signature", type=click.Path(path_type=Path), metavar="FILE",
+              help="An OMS signature that must cover every file.")  # fmt: skip
+@click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="The trusted public key (PEM).")
+@click.option("--certificate", "certificates", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="A trusted certificate (PEM); may be repeated.")  # fmt: skip
 @workers_option
 @shared_options
 def command(
@@ -52,6 +57,9 @@ def command(
     recompute: bool,
     source: Path | None,
     target_model: Path | None,
+    signature: Path | None,
+    key: Path | None,
+    certificates: tuple[Path, ...],
     workers: int,
     shared: Shared,
 ) -> int:
@@ -76,6 +84,9 @@ def command(
                 recompute=recompute,
                 source=source,
                 target_model=target_model,
+                signature=signature,
+                key=key,
+                certificates=certificates,
                 workers=workers,
                 progress=progress,
             )
@@ -103,6 +114,8 @@ def text(result: VerifyResult) -> str:
         verdict += f" and {count_text(summary['tensors'], 'tensor')}" if summary["tensors"] else ""
         verdict += f" agree with {' and '.join(summary['manifests'])}"
     lines.append(verdict)
+    if summary.get("signed"):
+        lines.append("signature: it covers every file")
     if "card_claims" in summary:
         lines.append(f"card: {count_text(summary['card_claims'], 'claim')} compared")
     if "recomputed" in summary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from convertkit.release.paths import (
     matches,
     selected,
 )
+from convertkit.release.signed import signed_expectation
 from convertkit.release.structure import check_structure, is_weights
 from convertkit.release.tree import Tree, walk
 
@@ -63,6 +64,8 @@ class Choice:
     only: tuple[str, ...]
     allow_extra: tuple[str, ...]
     card: bool = False
+    signature: str | None = None
+    signed: bool = False
 
     def wants(self, path: str) -> bool:
         return selected(path, self.only)
@@ -83,6 +86,9 @@ def verify(
     recompute: bool = False,
     source: str | os.PathLike[str] | None = None,
     target_model: str | os.PathLike[str] | None = None,
+    signature: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    certificates: Sequence[str | os.PathLike[str]] = (),
     workers: int = 0,
     progress: Progress = SILENT,
 ) -> VerifyResult:
@@ -101,6 +107,8 @@ def verify(
         sums: a SHA256SUMS or a hub's file list that somebody else published, instead of the folder's own manifests.
         recompute: compute the reports anew from the weights (E_RECOMPUTE), see ``verbs.recompute``; ``source`` is what
             the weights were made from, ``target_model`` the target's folder.
+        signature: an OMS bundle that must cover every file; with ``key``, the trusted public key (PEM), or with
+            ``certificates``, the trusted ones (PEM). Without a manifest its list of files is what is verified.
 
     Returns:
         The findings and the status: 0 passed, 1 different, 3 malformed, 4 unreadable or changing, 6 every difference
@@ -121,6 +129,11 @@ def verify(
         return _verify_file(root, choice, strict, workers, progress)
     tree = walk(root)
     expected = read_expected(root, tree) if sums is None else read_listing(root, Path(sums))
+    if signature is not None:
+        expected = signed_expectation(root, expected, Path(signature), key, certificates)
+        choice = replace(choice, signature=_inside(root, Path(signature)), signed=True)
+    elif key is not None or certificates:
+        raise refusal("E_USAGE", "--key and --certificate go with --signature")
     if not expected.readable:
         return _without_manifest(root, tree, expected, choice, strict)
     result = _verify_listed(root, tree, expected, choice, strict, workers, progress)
@@ -130,6 +143,12 @@ def verify(
 
     found = again(root, [path for path in tree.files if choice.wants(path)], source, target_model, workers, progress)
     return _result([*result.findings, *found.findings], strict, {**result.summary, "recomputed": list(found.reports)})
+
+
+def _inside(root: Path, path: Path) -> str | None:
+    """The path of a file below ``root``, or None for one that lies elsewhere."""
+    whole = path.resolve()
+    return whole.relative_to(root.resolve()).as_posix() if whole.is_relative_to(root.resolve()) else None
 
 
 def _verify_file(path: Path, choice: Choice, strict: bool, workers: int, progress: Progress) -> VerifyResult:
@@ -184,6 +203,7 @@ def _verify_listed(
     unlisted = [path for path in tree.paths if path not in expected.files and path not in (MANIFEST, SUMS)]
     unlisted = [path for path in unlisted if choice.wants(path)]
     allowed = [path for path in unlisted if choice.allows(path)]
+    unlisted = [path for path in unlisted if path != choice.signature]
     signatures = [path for path in unlisted if is_signature(path) and path not in allowed]
     extra = [path for path in unlisted if path not in {*allowed, *signatures}]
     paths = {*tree.files, *expected.files}
@@ -202,6 +222,8 @@ def _verify_listed(
     claimants = sorted(path for path in set(listed) & set(tree.files) if path not in other)
     findings.extend(check_claims(root, claimants, stated, rows=strict))
     counts = _counts(expected, listed, allowed)
+    if choice.signed:
+        counts["signed"] = not any(item.severity == "error" for item in findings)
     if choice.card:
         from convertkit.release.cards import check_cards
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Wrong
+from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Shape, Wrong
 from convertkit.engines.rules import Asked
 from convertkit.engines.source import Source
 from convertkit.engines.target_tables import SYMBOLS, TARGETS, VISION_SYMBOLS, Row, TargetTable
@@ -143,7 +143,7 @@ def _load(view: View, ranks: int) -> Load:
     refusals: list[Refused] = []
     for row in view.table.rows:
         if _present(row, view):
-            _row(row, view, sizes, specs, known, outcomes, refusals)
+            _row(row, view, sizes, specs, known, outcomes, refusals, wrongs)
     notes = list(_unknown(view, known, refusals, wrongs))
     refusals += _divides(sizes, ranks)
     for item in outcomes:
@@ -173,7 +173,7 @@ def _divides(sizes: Mapping[str, int], ranks: int) -> Iterator[Refused]:
 
 def _row(
     row: Row, view: View, sizes: Mapping[str, int], specs: Mapping[str, TensorSpec], known: set[str],
-    outcomes: list[Filled], refusals: list[Refused],
+    outcomes: list[Filled], refusals: list[Refused], wrongs: list[Wrong],
 ) -> None:  # fmt: skip
     """One row against the stored families: dense, or packed plane by plane, or experts fused on disk."""
     module = row.template.removesuffix(".weight")
@@ -189,7 +189,8 @@ def _row(
     if dense is not None and (module == row.template or specs[dense.names[0]].dtype != "U8"):
         known.add(row.template)
         have |= set(dense.indices)
-        refusals += _shape_refusals(dense, shape, specs)
+        for fault in _shape_faults(dense, shape, specs):
+            (refusals if isinstance(fault, Refused) else wrongs).append(fault)  # type: ignore[arg-type]
     packed, planes = _packed(module, view) if module != row.template else (set(), [])
     known.update(planes)
     have |= packed
@@ -230,14 +231,42 @@ def _fused_experts(module: str, view: View) -> list[str]:
     return names if all(name in view.families for name in names) else []
 
 
-def _shape_refusals(family: Family, shape: tuple[int, ...], specs: Mapping[str, TensorSpec]) -> Iterator[Refused]:
-    if not shape:
-        return
-    bad = [name for name in family.names if specs[name].shape != shape]
-    if bad:
-        message = f"weights of shape {list(specs[bad[0]].shape)} do not fit, the config implies {list(shape)}"
-        more = f" ({len(bad)} such tensors)" if len(bad) > 1 else ""
-        yield Refused("load_weights", message + more, "vllm.linear", bad[0])
+SPLIT_ROWS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "gate_proj.weight", "up_proj.weight")
+SPLIT_COLUMNS = ("o_proj.weight", "down_proj.weight")
+"""Linears of which a rank takes its share of the rows or columns; a larger tensor is cut without a word."""
+
+Misfit = Literal["", "cut", "short", "no"]
+
+
+def _misfit(name: str, found: Shape, wanted: Shape) -> Misfit:
+    """How a stored shape departs from the wanted one. Experts may be smaller: their loader fills a part of the place
+    (``routed_experts``), nothing is said."""
+    if found == wanted:
+        return ""
+    along = 0 if name.endswith(SPLIT_ROWS) else 1 if name.endswith(SPLIT_COLUMNS) else None
+    if along is None or len(found) != 2 or len(wanted) != 2 or ".linear_attn." in name:
+        return "no"
+    across = 1 - along
+    if ".experts." in name:
+        return "no" if found[0] > wanted[0] or found[1] > wanted[1] else "short"
+    return "cut" if found[across] == wanted[across] and found[along] > wanted[along] else "no"
+
+
+def _shape_faults(family: Family, shape: Shape, specs: Mapping[str, TensorSpec]) -> Iterator[Refused | Wrong]:
+    by_kind: dict[Misfit, list[str]] = {}
+    for name in family.names if shape else ():
+        by_kind.setdefault(_misfit(name, specs[name].shape, shape), []).append(name)
+    for kind, names in by_kind.items():
+        found, more = list(specs[names[0]].shape), f" ({len(names)} such tensors)" if len(names) > 1 else ""
+        if kind == "no":
+            message = f"weights of shape {found} do not fit, the config implies {list(shape)}{more}"
+            yield Refused("load_weights", message, "vllm.linear", names[0])
+        elif kind == "cut":
+            message = f"the shape is {found}, the engine takes {list(shape)} of it and drops the rest{more}"
+            yield Wrong("E_LOAD_CUT", message, "vllm.linear", names[0])
+        elif kind == "short":
+            message = f"the shape is {found}; the rest of {list(shape)} stays uninitialised{more}"
+            yield Wrong("E_LOAD_UNFILLED", message, "vllm.experts", names[0])
 
 
 def _unknown(view: View, known: set[str], refusals: list[Refused], wrongs: list[Wrong]) -> Iterator[Note]:

@@ -95,6 +95,8 @@ _ROWS = (
     # targets
     _rule("target-norm", "of an unquantized target, parameters without a quantization method must all be loaded",
           "model_executor/model_loader/default_loader.py", 526),
+    _rule("experts", "an expert's tensor that is smaller than its place fills a part of it",
+          "model_executor/layers/fused_moe/routed_experts.py", 526),
     _rule("target-mtp", "names that begin with mtp. belong to another model", f"{_MODELS}/qwen3_5.py", 478, "read"),
     _rule("tied", "a tied head is the embedding", f"{_MODELS}/utils.py", 200, "read"),
     # other versions

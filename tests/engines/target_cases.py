@@ -108,6 +108,12 @@ OWN: Mapping[str, tuple[str, Damage]] = {
     "moe lost expert": ("qwen3-moe", _lost_expert),
     "moe no router": ("qwen3-moe", dropped(f"{AT}.mlp.gate.weight")),
     "moe one gate lost": ("qwen3-moe", dropped(f"{AT}.mlp.experts.2.gate_proj.weight")),
+    "moe expert too small": ("qwen3-moe", reshaped(f"{AT}.mlp.experts.1.down_proj.weight", 64, 16)),
+    "moe expert too narrow": ("qwen3-moe", reshaped(f"{AT}.mlp.experts.1.gate_proj.weight", 32, 48)),
+    "moe expert too tall": ("qwen3-moe", reshaped(f"{AT}.mlp.experts.1.up_proj.weight", 64, 64)),
+    "llama up too tall": ("llama", reshaped(f"{AT}.mlp.up_proj.weight", 144, 64)),
+    "llama q too short": ("llama", reshaped(Q, 48, 64)),
+    "qwen3 o_proj too wide": ("qwen3", reshaped(f"{AT}.self_attn.o_proj.weight", 64, 80)),
     "llama with a q norm": ("llama", added(f"{AT}.self_attn.q_norm.weight", "BF16", 16)),
 }  # fmt: skip
 

@@ -42,7 +42,8 @@ def test_agrees_with_the_loader(name: str) -> None:
         assert load.status == "refused"
         return
     dropped = any(stored.endswith(".bias") for stored in run["unused"])
-    assert load.status == ("wrong" if unfilled(run) or dropped else "loads")
+    cut = name in ("llama up too tall", "qwen3 o_proj too wide")  # nothing of a cut tensor shows in the loader
+    assert load.status == ("wrong" if unfilled(run) or dropped or cut else "loads")
 
 
 @pytest.mark.parametrize("name", [name for name in RUN if name.endswith(", whole")])

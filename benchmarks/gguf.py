@@ -143,7 +143,8 @@ def main() -> int:
     try:
         made = generate(options.kind, at / "source", scale=options.scale)
         write_target(at / "target.gguf", at / "source")
-        print(f"{options.kind} {options.scale}: {made.tensor_bytes / MIB:,.0f} MiB, {len(os.sched_getaffinity(0))} cores")
+        cores = len(os.sched_getaffinity(0))
+        print(f"{options.kind} {options.scale}: {made.tensor_bytes / MIB:,.0f} MiB, {cores} cores")
         once(at, "bf16")
         print("type     to-gguf/hash  to-gguf/(1.3 cp + hash)  from-gguf/hash  to-gguf/llama.cpp  peak MiB to, from")
         for type_ in options.types:

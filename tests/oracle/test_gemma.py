@@ -45,7 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def log_softmax(values: NDArray[Any]) -> NDArray[np.float64]:
     wide: NDArray[np.float64] = values.astype(np.float64)
     wide = wide - wide.max(-1, keepdims=True)
-    return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    result: NDArray[np.float64] = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    return result
 
 
 def divergence(one: NDArray[Any], other: NDArray[Any]) -> float:

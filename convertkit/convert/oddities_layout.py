@@ -10,6 +10,7 @@ from convertkit.dtypes import STORED_TYPES
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.layout import Layout, config_value
+from convertkit.layouts.models import VISION_SEGMENTS
 from convertkit.layouts.rules import compile_template
 
 LANGUAGE_PREFIXES = ("model.language_model.", "language_model.")
@@ -35,9 +36,15 @@ def _warning(code: str, message: str, **place: Any) -> Finding:
 
 
 def _label(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Names of a multimodal class under the label of a text-only one: such a model loads, and then fails."""
+    """Names of two classes, or of a multimodal class under the label of a text-only one: it loads, and then fails."""
     labels = checkpoint.config.get("architectures") or ()
     label = labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else ""
+    towers = tuple(f"model.{segment}." for segment in VISION_SEGMENTS)
+    plain = [name for name in checkpoint.tensors if name.startswith("model.layers.")]
+    if plain and any(name.startswith(towers) for name in checkpoint.tensors):
+        message = "the tower is named as in a multimodal class, the language model as in a text-only one"
+        fix = "fix-keys --preset add-language-model"
+        yield _warning("W_LAYOUT_LABEL", message, tensor=plain[0], fix=fix, data={"count": len(plain)})
     nested = [name for name in checkpoint.tensors if name.startswith(LANGUAGE_PREFIXES)]
     if label.endswith("ForCausalLM") and nested and not isinstance(checkpoint.config.get("vision_config"), Mapping):
         message = f"the config says {label}, and {len(nested)} names are those of a multimodal class"

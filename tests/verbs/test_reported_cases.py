@@ -80,6 +80,15 @@ def test_multimodal_names_under_a_text_only_label_are_told(tmp_path: Path) -> No
     assert found(tmp_path, specs, LM_CONFIG)["W_LAYOUT_LABEL"].data["count"] == len(specs)
 
 
+def test_a_language_model_stripped_for_a_text_only_class_beside_its_tower_is_told(tmp_path: Path) -> None:
+    tower = spec("model.visual.blocks.0.attn.qkv.weight", "BF16", 12, 16)
+    item = found(tmp_path, [*causal_lm(), tower], {**MULTIMODAL, "vision_config": {}})["W_LAYOUT_LABEL"]
+    assert item.fix == "fix-keys --preset add-language-model"
+    made = fix_keys(tmp_path / "m", tmp_path / "out", presets=["add-language-model"])
+    assert isinstance(made, Result)
+    assert not [item for item in identify(open_checkpoint(tmp_path / "out")).findings if item.code == "W_LAYOUT_LABEL"]
+
+
 def test_a_promised_tower_without_tensors_is_told(tmp_path: Path) -> None:
     item = found(tmp_path, causal_lm(), {**MULTIMODAL, "vision_config": {"depth": 1}})["W_ADVERTISED_ABSENT"]
     assert item.where.key == "vision_config"

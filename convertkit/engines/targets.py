@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Shape, Wrong
 from convertkit.engines.rules import Asked
 from convertkit.engines.source import Source
@@ -37,6 +38,9 @@ def target_in(asked: Asked, source: Source, kind: str, ranks: int, doubtful: boo
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
     if asked.engine.name != "vllm":
         return Load(unknown=f"convertkit's tables of {asked.engine.title} describe drafters only")
+    bad = next(wrong_kinds(source.config), None)
+    if bad is not None:
+        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind")
     names = source.config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else "none"
     table = TARGETS.get(name)

@@ -257,11 +257,17 @@ def _compressed_tensors(block: Mapping[str, Any]) -> Ask:
     groups = block.get("config_groups")
     targets: dict[str, Grid] = {}
     for group in groups.values() if isinstance(groups, Mapping) else ():
-        names = [str(name) for name in group.get("targets") or ()]
+        listed = group.get("targets") if isinstance(group, Mapping) else None
+        if not isinstance(listed, list):
+            raise Unknown("a config group of the quantization config has no list of targets")
+        names = [str(name) for name in listed]
         if not (len(names) == 1 and names[0].endswith("Attention")):
             grid = _scheme_grid(group)
             targets.update((name, grid) for name in names)
-    ignored, matched = _matching([str(item) for item in block.get("ignore") or ()]), _matching(list(targets))
+    left_out = block.get("ignore") or []
+    if not isinstance(left_out, list):
+        raise Unknown("'ignore' of the quantization config is not a list")
+    ignored, matched = _matching([str(item) for item in left_out]), _matching(list(targets))
 
     def ask(module: str, kind: str) -> Grid:
         if ignored(module) is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load
 from convertkit.engines.model import Load
-from convertkit.engines.registry import RULES, rules_of
+from convertkit.engines.registry import RULES, drafter_in, rules_of
 from convertkit.engines.rules import ENGINES, holds, parse_engine, parse_engines
 from convertkit.engines.vllm_params import Target
 from convertkit.errors import ConvertError
@@ -102,3 +102,26 @@ def test_rules_hold_from_and_until() -> None:
     assert rule in rules_of(parse_engine("vllm@0.29"))
     assert rule not in rules_of(parse_engine("vllm"))
     assert all(name.partition(".")[0] in {"vllm", "sglang", "llama", "tensorrt-llm", "transformers"} for name in RULES)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("target_layer_ids", True),
+        ("target_layer_ids", ["1", "3"]),
+        ("layer_types", [[]]),
+        ("hidden_size", "64"),
+        ("num_hidden_layers", 1 << 60),
+        ("dflash_config", []),
+        ("architectures", [None]),
+        ("rope_parameters", 1.0),
+        ("quantization_config", ["modelopt"]),
+    ],
+)
+def test_values_of_the_wrong_kind_are_named(key: str, value: object) -> None:
+    made = build(CASES["dflash, whole"])
+    inside = made.config["dflash_config"] if key == "target_layer_ids" else made.config
+    inside[key] = value
+    for one in parse_engines(["all"]):
+        load = drafter_in(one, source_of(made), TARGET, 1, "BF16")
+        assert (load.status, f"'{key}'" in load.unknown) == ("unknown", True)

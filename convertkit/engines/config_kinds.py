@@ -1,0 +1,57 @@
+"""Config values of the wrong kind: engines crash on them in many ways, so nothing is said but which value it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convertkit.layouts.fields import CHECKS
+
+MAX_SIZE = 1 << 40
+"""No size, token or layer number of a model is larger."""
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "whole": (
+        "vocab_size", "draft_vocab_size", "hidden_size", "target_hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window",
+        "max_window_layers", "block_size", "num_target_layers", "markov_rank", "conv_kernel_size", "conv_group_size",
+        "selector_rank", "selector_top_k", "swa_window_size", "num_aux_hidden_states", "num_aux_layers", "num_experts",
+        "moe_intermediate_size", "shared_expert_intermediate_size", "linear_num_key_heads", "linear_key_head_dim",
+        "linear_num_value_heads", "linear_value_head_dim", "linear_conv_kernel_dim", "decoder_sparse_step", "depth",
+        "patch_size", "temporal_patch_size", "num_position_embeddings", "out_hidden_size", "spatial_merge_size",
+        "in_channels", "mask_token_id", "pard_token", "ptd_token_id", "dspark_noise_token_id",
+    ),
+    "number": ("rms_norm_eps", "input_embedding_scale", "output_multiplier", "final_logit_softcapping"),
+    "numbers": (
+        "target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids", "dspark_target_layer_ids",
+        "layer_ids", "mlp_only_layers",
+    ),
+    "words": ("architectures", "layer_types"),
+    "word": ("model_type", "hidden_act", "speculators_model_type", "quant_method", "quant_algo", "format"),
+    "object": (
+        "dflash_config", "eagle_config", "transformer_layer_config", "text_config", "vision_config", "rope_parameters",
+        "quantization_config", "compression_config", "config_groups", "quantized_layers", "quantization", "producer",
+    ),
+}  # fmt: skip
+"""Keys of configs by the kind that their value must be of; null is as absent."""
+
+_KIND_OF = {key: kind for kind, keys in KINDS.items() for key in keys}
+_SECTIONS = ("transformer_layer_config", "dflash_config", "eagle_config", "text_config", "vision_config",
+             "rope_parameters", "quantization_config", "compression_config", "quantization")  # fmt: skip
+DEPTH = 4
+
+
+def wrong_kinds(config: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    """Keys whose value is of the wrong kind, at the top and in the sections of a config."""
+    for key, value in config.items():
+        kind = _KIND_OF.get(key)
+        if kind is not None and value is not None and not _is(kind, value):
+            yield key
+        elif key in _SECTIONS and isinstance(value, Mapping) and depth < DEPTH:
+            yield from wrong_kinds(value, depth + 1)
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind == "numbers":
+        return isinstance(value, list) and all(type(item) is int and abs(item) < MAX_SIZE for item in value)
+    return CHECKS[kind](value) and not (type(value) is int and value >= MAX_SIZE)

@@ -16,20 +16,28 @@ not promise to be one step; compare tensor digests (``--prove``, ``verify``) aft
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from convertkit.checkpoint import WeightFile
 from convertkit.containers.files import in_hub_cache
 from convertkit.containers.folder import EDIT_FOLDER
-from convertkit.containers.strict_json import parse_json
+from convertkit.convert.edit_journal import (
+    DONE,
+    FRESH,
+    Edit,
+    HeaderEdit,
+    Side,
+    broken,
+    close_journal,
+    read_journal,
+    write_journal,
+    write_synced,
+)
 from convertkit.convert.failures import write_failure
 from convertkit.convert.stop import Stop
 from convertkit.convert.syscalls import (
@@ -40,48 +48,10 @@ from convertkit.convert.syscalls import (
     remove_tree,
     sync_folder,
     write_all,
-    write_new,
 )
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 
-FRESH, DONE = EDIT_FOLDER + ".new", EDIT_FOLDER + ".done"
-RECORD = "edit.json"
-VERSION = 1
 COPY_BYTES = 16 << 20
-Side = Literal["old", "new"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderEdit:
-    """One weight file: its bytes before the payload as they are and as they will be, and the two file sizes."""
-
-    name: str
-    old: bytes
-    new: bytes
-    payload_bytes: int
-
-    def prefix(self, side: Side) -> bytes:
-        return self.old if side == "old" else self.new
-
-    def size_bytes(self, side: Side) -> int:
-        return len(self.prefix(side)) + self.payload_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class FileEdit:
-    """One small file before and after; None where it is not there."""
-
-    name: str
-    old: bytes | None
-    new: bytes | None
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A whole change, in the order in which it is made: headers first, then small files."""
-
-    headers: tuple[HeaderEdit, ...]
-    files: tuple[FileEdit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +143,25 @@ def carry_out_edit(
 
     Raises ``ConvertError``: E_NO_SPACE, E_WRITE, E_INTERRUPTED."""
     try:
-        _write_journal(root, edit, syscalls)
+        write_journal(root, edit, syscalls)
     except OSError as error:
         with suppress(OSError):  # nothing has been changed yet
             remove_tree(syscalls, root / FRESH)
         with suppress(OSError):
             if os.path.lexists(root / EDIT_FOLDER):
-                _close_journal(root, syscalls)
+                close_journal(root, syscalls)
         raise write_failure(error, root) from error
     try:
         moved = _bring(root, edit, "new", stop, syscalls)
         check()
     except (OSError, ConvertError) as error:
         _bring(root, edit, "old", Stop(), syscalls)
-        _close_journal(root, syscalls)
+        close_journal(root, syscalls)
         if isinstance(error, OSError):
             raise write_failure(error, root) from error
         raise
     try:
-        _close_journal(root, syscalls)
+        close_journal(root, syscalls)
     except OSError as error:  # the change is whole; the next run tidies up
         raise write_failure(error, root) from error
     return moved
@@ -205,86 +175,12 @@ def recover(root: Path, side: Side, syscalls: Syscalls = KERNEL) -> tuple[Findin
             remove_tree(syscalls, root / name)
         if not os.path.lexists(root / EDIT_FOLDER):
             return ()
-        _bring(root, _read_journal(root), side, Stop(), syscalls)
-        _close_journal(root, syscalls)
+        _bring(root, read_journal(root), side, Stop(), syscalls)
+        close_journal(root, syscalls)
     except OSError as error:
         raise write_failure(error, root) from error
     what = "finished" if side == "new" else "taken back"
     return (finding("W_EDIT_RECOVERED", "warning", f"an earlier change in place was interrupted; it is {what} now"),)
-
-
-def _write_journal(root: Path, edit: Edit, syscalls: Syscalls) -> None:
-    fresh = root / FRESH
-    remove_tree(syscalls, fresh)
-    syscalls.mkdir(str(fresh))
-    record: dict[str, Any] = {"version": VERSION, "headers": [], "files": []}
-    for number, header in enumerate(edit.headers):
-        row = {"name": header.name, "payload_bytes": header.payload_bytes}
-        row.update(_blobs(fresh, f"h{number}", header.old, header.new, syscalls))
-        record["headers"].append(row)
-    for number, file in enumerate(edit.files):
-        record["files"].append({"name": file.name, **_blobs(fresh, f"f{number}", file.old, file.new, syscalls)})
-    _write_synced(fresh / RECORD, json.dumps(record, sort_keys=True).encode(), syscalls)
-    sync_folder(syscalls, str(fresh))
-    syscalls.rename(str(fresh), str(root / EDIT_FOLDER), "plain")
-    sync_folder(syscalls, str(root))
-
-
-def _blobs(folder: Path, stem: str, old: bytes | None, new: bytes | None, syscalls: Syscalls) -> dict[str, str | None]:
-    """Write the two contents; their digests, None for a file that is not there."""
-    digests: dict[str, str | None] = {}
-    for side, data in (("old", old), ("new", new)):
-        if data is not None:
-            _write_synced(folder / f"{stem}.{side}", data, syscalls)
-        digests[side] = None if data is None else hashlib.sha256(data).hexdigest()
-    return digests
-
-
-def _write_synced(path: Path, data: bytes, syscalls: Syscalls) -> None:
-    write_new(syscalls, str(path), data)
-    fd = syscalls.open(str(path), os.O_RDONLY)
-    try:
-        syscalls.fsync(fd)
-    finally:
-        syscalls.close(fd)
-
-
-def _read_journal(root: Path) -> Edit:
-    folder = root / EDIT_FOLDER
-    record = parse_json((folder / RECORD).read_bytes(), RECORD)
-
-    def blob(stem: str, side: Side, row: dict[str, Any]) -> bytes | None:
-        if row[side] is None:
-            return None
-        data = (folder / f"{stem}.{side}").read_bytes()
-        if hashlib.sha256(data).hexdigest() != row[side]:
-            raise _broken(row["name"], "its journal is damaged")
-        return data
-
-    if record["version"] != VERSION:
-        raise _broken(EDIT_FOLDER, "its journal is of another version of convertkit")
-    headers = [
-        HeaderEdit(
-            row["name"], blob(f"h{n}", "old", row) or b"", blob(f"h{n}", "new", row) or b"", row["payload_bytes"]
-        )
-        for n, row in enumerate(record["headers"])
-    ]
-    files = [
-        FileEdit(row["name"], blob(f"f{n}", "old", row), blob(f"f{n}", "new", row))
-        for n, row in enumerate(record["files"])
-    ]
-    return Edit(tuple(headers), tuple(files))
-
-
-def _broken(name: str, what: str) -> ConvertError:
-    return refusal("E_EDIT_BROKEN", f"the interrupted change cannot be brought to an end: {what}", file=name,
-                   fix="fetch the file again, then remove the folder .convertkit-edit")  # fmt: skip
-
-
-def _close_journal(root: Path, syscalls: Syscalls) -> None:
-    syscalls.rename(str(root / EDIT_FOLDER), str(root / DONE), "plain")
-    sync_folder(syscalls, str(root))
-    remove_tree(syscalls, root / DONE)
 
 
 def _bring(root: Path, edit: Edit, side: Side, stop: Stop, syscalls: Syscalls) -> tuple[Moved, ...]:
@@ -292,7 +188,7 @@ def _bring(root: Path, edit: Edit, side: Side, stop: Stop, syscalls: Syscalls) -
     for header in edit.headers:
         size = os.stat(root / header.name).st_size
         if size not in (header.size_bytes("old"), header.size_bytes("new")):
-            raise _broken(header.name, f"the file has {size:,} bytes")
+            raise broken(header.name, f"the file has {size:,} bytes")
     moved = tuple(_bring_header(root, header, side, stop, syscalls) for header in edit.headers)
     for file in edit.files:
         _bring_file(root, file.name, file.new if side == "new" else file.old, syscalls)
@@ -360,7 +256,7 @@ def _bring_file(root: Path, name: str, data: bytes | None, syscalls: Syscalls) -
     with suppress(FileNotFoundError):
         syscalls.unlink(str(spare))
     mode = os.stat(root / name).st_mode if os.path.exists(root / name) else None
-    _write_synced(spare, data, syscalls)
+    write_synced(spare, data, syscalls)
     if mode is not None:
         os.chmod(spare, stat.S_IMODE(mode))
     syscalls.rename(str(spare), str(root / name), "plain")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options, workers_option
+from convertkit.cli.common import SourcePath, shared_options, source_argument, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, table
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("audit", epilog="Example: convertkit audit drafter-nvfp4 --scan")
-@folder_argument("src")
+@source_argument("src", headers_only=True)
 @click.option(
     "--scan", is_flag=True, help="Read all values too: bad block scales, NaN and infinity, weights on a grid."
 )
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     metavar="NAME[@VERSION]",
     help="Say what this engine would do: vllm, sglang, llama.cpp, tensorrt-llm, transformers, or all. May be repeated.",
 )
-@click.option("--target-model", type=click.Path(path_type=Path), metavar="DIR", help="The target of a drafter.")
+@click.option("--target-model", type=SourcePath(headers_only=True), metavar="DIR", help="The target of a drafter.")
 @click.option("--tp", type=click.IntRange(1, 1024), default=1, metavar="N", help="Ranks of tensor parallelism.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="REF", help="Must be a drop-in for this one.")
+@click.option("--against", type=SourcePath(headers_only=True), metavar="REF", help="Must be a drop-in for this one.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write LOAD_SHAPE_AUDIT.json here.")
 @workers_option
 @shared_options
@@ -72,8 +72,13 @@ def lines(made: AuditResult) -> Iterator[str]:
     if made.findings:
         yield findings_text(made.findings)
         yield ""
-    linears = [row for row in made.document.get("rows", ()) if _is_linear(row)]
-    if linears:
+    rows = made.document.get("rows", ())
+    followed = next((view["engine"] for view in made.document.get("engines", ()) if _follows(rows, view)), None)
+    linears = [row for row in rows if _is_linear(row)]
+    if followed is not None:
+        yield _fates(rows, followed)
+        yield ""
+    elif linears:
         yield table(
             ("linear", "count", "stored as", "shape [out, in]", "config says"),
             [
@@ -96,6 +101,29 @@ def lines(made: AuditResult) -> Iterator[str]:
     yield f"{what}, {packed} {groups}" if summary["packed_linears"] else what
     errors, warnings = count_text(summary["errors"], "error"), count_text(summary["warnings"], "warning")
     yield f"{'passed' if made.status == 0 else 'FAILED'}: {errors}, {warnings}"
+
+
+def _follows(rows: Sequence[Mapping[str, Any]], view: Mapping[str, Any]) -> bool:
+    """Whether the rows say what becomes of their tensors in an engine."""
+    return any(view["engine"] in row.get("engines", {}) for row in rows)
+
+
+def _fates(rows: Sequence[Mapping[str, Any]], engine: str) -> str:
+    """One line per family of stored tensors, with what becomes of it in one engine."""
+    return table(
+        ("stored", "count", "as", "shape", f"in {engine}"),
+        [
+            (
+                row["name"].removesuffix(".weight"),
+                count_text(row["count"]),
+                row["grid"] if row["planes"] else row["dtype"],
+                row["shape"],
+                row.get("engines", {}).get(engine, "-").removeprefix("fills ").replace(".weight", ""),
+            )
+            for row in rows
+        ],
+        right=(1,),
+    )
 
 
 VERDICTS = {"loads": "loads, complete", "wrong": "loads but wrong", "refused": "refused", "unknown": "unknown"}

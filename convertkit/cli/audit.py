@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options, workers_option
+from convertkit.cli.common import SourcePath, shared_options, source_argument, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, table
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("audit", epilog="Example: convertkit audit drafter-nvfp4 --scan")
-@folder_argument("src")
+@source_argument("src", headers_only=True)
 @click.option(
     "--scan", is_flag=True, help="Read all values too: bad block scales, NaN and infinity, weights on a grid."
 )
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     metavar="NAME[@VERSION]",
     help="Say what this engine would do: vllm, sglang, llama.cpp, tensorrt-llm, transformers, or all. May be repeated.",
 )
-@click.option("--target-model", type=click.Path(path_type=Path), metavar="DIR", help="The target of a drafter.")
+@click.option("--target-model", type=SourcePath(headers_only=True), metavar="DIR", help="The target of a drafter.")
 @click.option("--tp", type=click.IntRange(1, 1024), default=1, metavar="N", help="Ranks of tensor parallelism.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="REF", help="Must be a drop-in for this one.")
+@click.option("--against", type=SourcePath(headers_only=True), metavar="REF", help="Must be a drop-in for this one.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write LOAD_SHAPE_AUDIT.json here.")
 @workers_option
 @shared_options

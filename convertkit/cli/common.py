@@ -53,6 +53,26 @@ def size_option_value(context: click.Context, option: click.Parameter, text: str
         raise click.BadParameter(str(error), ctx=context, param=option) from error
 
 
+class SourcePath(click.Path):
+    """A path, or ``hf://org/name[@revision][/sub]``, which is fetched: whole, or with ``headers_only`` its headers."""
+
+    def __init__(self, *, headers_only: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self.headers_only = headers_only
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.startswith("hf://"):
+            from convertkit.hub.download import fetch
+
+            return fetch(value, headers_only=self.headers_only)
+        return super().convert(value, param, ctx)
+
+
+def source_argument(name: str, *, headers_only: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A positional checkpoint: a path or an address on the hub. Whether it is there is for the verb to say."""
+    return click.argument(name, type=SourcePath(headers_only=headers_only))
+
+
 def folder_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A positional path, passed on as ``Path``. Whether it exists is for the verb to say."""
     return click.argument(name, type=click.Path(path_type=Path))

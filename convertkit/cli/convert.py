@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.common import folder_argument, shared_options, source_argument
 from convertkit.cli.drafters import allow_loss_option, target_id_option, target_model_option
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
@@ -16,7 +16,7 @@ from convertkit.formats import FORMATS
 
 
 @click.command("convert", epilog="Example: convertkit convert drafter-nvfp4 drafter-ct --to nvfp4-ct")
-@folder_argument("source")
+@source_argument("source")
 @folder_argument("out")
 @click.option("--to", "format_name", type=click.Choice(tuple(FORMATS)), required=True, help="See `convertkit formats`.")
 @target_model_option

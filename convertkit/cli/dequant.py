@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
 
 
 @click.command("dequant", epilog="Example: convertkit dequant drafter-nvfp4 drafter-bf16 --against original-bf16")
-@folder_argument("source")
+@source_argument("source")
 @folder_argument("out")
 @click.option(
     "--dtype", type=click.Choice(("bf16", "f16", "f32")), default="bf16", show_default=True, help="Type to expand to."
@@ -35,7 +35,7 @@ from convertkit.cli.writing import outcome, writing_options
 )
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=SourcePath(),
     metavar="DIR",
     help="Compare with this copy; a difference is status 1.",
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options, workers_option
+from convertkit.cli.common import shared_options, source_argument, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, table
 
@@ -17,8 +17,8 @@ MAX_ROWS = 20
 
 
 @click.command("diff", epilog="Example: convertkit diff drafter-nvfp4 drafter-ct")
-@folder_argument("a")
-@folder_argument("b")
+@source_argument("a")
+@source_argument("b")
 @click.option("--headers", is_flag=True, help="Compare names, shapes, dtypes and config; read no weights.")
 @workers_option
 @shared_options

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
 
 target_model_option = click.option(
     "--target-model",
-    type=click.Path(path_type=Path),
+    type=SourcePath(),
     metavar="DIR",
     help="Folder of the target model: its config, and its weights if they are there.",
 )
@@ -31,7 +31,7 @@ def drafter_command(name: str, example: str, text: str) -> click.Command:
     """The command ``name``; ``text`` is its help."""
 
     @click.command(name, epilog=f"Example: {example}", help=text)
-    @folder_argument("source")
+    @source_argument("source")
     @folder_argument("out")
     @target_model_option
     @target_id_option

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
 
@@ -16,7 +16,7 @@ DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
 
 
 @click.command("from-gguf", epilog="Example: convertkit from-gguf drafter.gguf drafter --config-from original")
-@folder_argument("source")
+@source_argument("source")
 @folder_argument("out")
 @click.option(
     "--dtype",
@@ -33,7 +33,7 @@ DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
     help="Take config.json from here; its numbers must be those of the GGUF.",
 )
 @click.option(
-    "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+    "--target-model", type=SourcePath(headers_only=True), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
 )
 @writing_options
 @shared_options

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options, workers_option
+from convertkit.cli.common import SourcePath, shared_options, source_argument, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, table
 from convertkit.cli.thresholds import threshold_options
@@ -19,9 +19,9 @@ ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt",
 
 
 @click.command("gate", epilog="Example: convertkit gate drafter-nvfp4 --reference drafter-bf16 --max-rel-rms 0.1")
-@folder_argument("candidate")
+@source_argument("candidate")
 @click.option(
-    "--reference", type=click.Path(path_type=Path), required=True, metavar="REF", help="What to compare with."
+    "--reference", type=SourcePath(), required=True, metavar="REF", help="What to compare with."
 )
 @click.option("--stored", type=click.Choice(("bf16", "f16", "f32")), help="Round the candidate to this type first.")
 @click.option("--as-served", type=click.Choice(ENGINES), help="Decode the candidate as this engine would serve it.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.common import shared_options, source_argument
 from convertkit.cli.drafter_text import drafter_lines
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, cut, pairs, size_text, table
@@ -21,7 +21,7 @@ SHOWN_NAMES = 6
 
 
 @click.command("inspect")
-@folder_argument("src")
+@source_argument("src", headers_only=True)
 @click.option("--tensors", is_flag=True, help="List all tensors, grouped into families.")
 @click.option("--scan", is_flag=True, help="Read weights too: which of them lie on an NVFP4 grid?")
 @shared_options

@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import exclude_option, folder_argument, include_option, shared_options
+from convertkit.cli.common import (
+    SourcePath,
+    exclude_option,
+    folder_argument,
+    include_option,
+    shared_options,
+    source_argument,
+)
 from convertkit.cli.gate import ENGINES
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.thresholds import threshold_options
@@ -19,7 +26,7 @@ SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-si
 
 
 @click.command("pack-nvfp4", epilog="Example: convertkit pack-nvfp4 drafter-bf16 drafter-nvfp4")
-@folder_argument("source")
+@source_argument("source")
 @folder_argument("out")
 @click.option(
     "--dialect", type=click.Choice(DIALECTS), help="Spelling of planes and config; by default that of the kind."
@@ -45,7 +52,7 @@ SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-si
 @click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses: they share one global scale.")
 @click.option("--reversible-scale", is_flag=True, help="Choose global scales whose reciprocal inverts back exactly.")
 @click.option(
-    "--target-model", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+    "--target-model", type=SourcePath(headers_only=True), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
 )
 @click.option("--as-served", type=click.Choice(ENGINES), help="Judge the pack as this engine would serve it.")
 @threshold_options

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options, size_option_value
+from convertkit.cli.common import folder_argument, shared_options, size_option_value, source_argument
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import findings_text
 from convertkit.cli.writing import outcome, refuse_shard_size, writing_options
@@ -27,7 +27,7 @@ def _pairs(context: click.Context, option: click.Parameter, words: tuple[str, ..
 
 
 @click.command("repair", epilog="Example: convertkit repair broken fixed --tie-scales --set-config")
-@folder_argument("source")
+@source_argument("source")
 @folder_argument("out")
 @click.option("--rebuild-index", is_flag=True, help="Make the shard index from the headers of all files.")
 @click.option("--dedupe", is_flag=True, help="Keep one of tensors that several files hold, if they are equal.")

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options
+from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
 from convertkit.layouts.gguf_types import TYPE_NAMES
 
 
 @click.command("to-gguf", epilog="Example: convertkit to-gguf drafter drafter.gguf --type q8_0 --target-model target")
-@folder_argument("source")
+@source_argument("source")
 @folder_argument("out")
 @click.option(
     "--type",
@@ -27,7 +27,7 @@ from convertkit.layouts.gguf_types import TYPE_NAMES
 )
 @click.option(
     "--target-model",
-    type=click.Path(path_type=Path),
+    type=SourcePath(headers_only=True),
     metavar="PATH",
     help="Folder or GGUF of the target that the drafter drafts for: it gives the vocabulary.",
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from convertkit.cli.common import folder_argument, shared_options, workers_option
+from convertkit.cli.common import shared_options, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, shown_cell, size_text
 
@@ -24,7 +24,7 @@ VERDICTS = {
 
 
 @click.command("verify")
-@folder_argument("folder")
+@click.argument("folder")
 @click.option("--only", multiple=True, metavar="GLOB",
               help="Verify these paths only, e.g. 'bf16/*', or all but these: '!bf16/*'; may be repeated.")  # fmt: skip
 @click.option("--allow-extra", multiple=True, metavar="GLOB",
@@ -47,7 +47,7 @@ VERDICTS = {
 @workers_option
 @shared_options
 def command(
-    folder: Path,
+    folder: str,
     only: tuple[str, ...],
     allow_extra: tuple[str, ...],
     hub: bool,
@@ -63,24 +63,35 @@ def command(
     workers: int,
     shared: Shared,
 ) -> int:
-    """Verify the release in FOLDER against its MANIFEST.json and SHA256SUMS.
+    """Verify the release in FOLDER, or at hf://org/name, against its MANIFEST.json and SHA256SUMS.
 
-    Every listed file and tensor is read and compared; files that nothing lists fail too. Nothing is written and
-    nothing is fetched. Exit status: 0 passed, 1 different, 3 malformed, 4 unreadable, 6 files of an earlier release.
+    Every listed file and tensor is read and compared; files that nothing lists fail too. Nothing is written.
+    A repository on the hub is downloaded into the hub's cache; where it has no manifest, the hub's own digests count.
+    Exit status: 0 passed, 1 different, 3 malformed, 4 unreadable, 6 files of an earlier release.
     """
     from convertkit.verbs.verify import verify
+
+    def check(folder: str, sums: Path | None, **words: Any) -> VerifyResult:
+        if not folder.startswith("hf://"):
+            return verify(folder, sums=sums, **words)
+        from convertkit.hub.download import write_listing
+
+        root, listing = write_listing(folder)
+        listed = any((root / name).is_file() for name in ("MANIFEST.json", "SHA256SUMS"))
+        by = sums if listed or sums is not None else listing
+        return verify(root, sums=by, **{**words, "hub": not words["strict"]})
 
     return run(
         shared,
         lambda progress: outcome(
-            verify(
+            check(
                 folder,
+                sums,
                 only=only,
                 allow_extra=allow_extra,
                 hub=hub,
                 strict=strict,
                 card=card,
-                sums=sums,
                 recompute=recompute,
                 source=source,
                 target_model=target_model,

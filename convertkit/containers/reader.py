@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from types import TracebackType
 
@@ -13,6 +14,9 @@ from convertkit.containers.files import open_regular, read_exactly, read_into, s
 from convertkit.dtypes import DTYPES
 from convertkit.errors import refusal
 
+PRESENT = ".convertkit-present.json"
+"""Beside weights of which only parts were fetched: for each file the ranges of bytes that are there."""
+
 
 class Reader:
     """Open weight files of a checkpoint. Files are read, never mapped, so memory stays that of the buffers."""
@@ -20,6 +24,7 @@ class Reader:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._fds: dict[str, int] = {}
+        self._present = _present(checkpoint)
         try:
             for file in checkpoint.files:
                 self._fds[file.name] = open_regular(checkpoint.root, file.name)
@@ -42,21 +47,35 @@ class Reader:
         self._fds.clear()
 
     def fd(self, file: str) -> int:
+        if self._present is not None:
+            self._require(file, 0, os.fstat(self._fds[file]).st_size)
         return self._fds[file]
 
     def read_into(self, ref: TensorRef, first_byte: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with the tensor's bytes from its byte ``first_byte`` on."""
+        self._require(ref.file, ref.start + first_byte, ref.start + first_byte + len(buffer))
         read_into(self._fds[ref.file], ref.start + first_byte, buffer, ref.file)
 
     def bytes_of(self, name: str) -> bytes:
         """All bytes of a (small) tensor."""
         ref = self.checkpoint.tensors[name]
+        self._require(ref.file, ref.start, ref.start + ref.size_bytes)
         return read_exactly(self._fds[ref.file], ref.start, ref.size_bytes, ref.file)
 
     def array(self, name: str) -> npt.NDArray[np.generic]:
         """A (small) tensor as an array of its storage type and shape; BF16 and FP8 come as raw bits."""
         spec = self.checkpoint.tensors[name].spec
         return np.frombuffer(self.bytes_of(name), dtype=DTYPES[spec.dtype].storage).reshape(spec.shape)
+
+    def _require(self, file: str, start: int, end: int) -> None:
+        """``E_HUB_PARTIAL`` if the bytes are a hole where nothing was fetched."""
+        if self._present is not None and start < end:
+            parts = self._present.get(file, [])
+            if not any(first <= start and end <= last for first, last in parts):
+                raise refusal(
+                    "E_HUB_PARTIAL", "only headers and small tensors were fetched", file=file,
+                    fix="download the repository (hf download) and name its folder",
+                )  # fmt: skip
 
     def assert_unchanged(self) -> None:
         """``E_CHANGED`` if a file is not the one whose header was read."""
@@ -68,3 +87,11 @@ class Reader:
                     file=file.name,
                     fix="run again when nothing writes to the source",
                 )
+
+
+def _present(checkpoint: Checkpoint) -> dict[str, list[tuple[int, int]]] | None:
+    """The ranges that are there, or None where files are whole."""
+    place = checkpoint.root / PRESENT
+    if not place.is_file():
+        return None
+    return {name: [(first, last) for first, last in parts] for name, parts in json.loads(place.read_bytes()).items()}

@@ -29,6 +29,7 @@ from convertkit.convert.survey import Desk, Facts, survey
 from convertkit.convert.tiles import Buffers, worker_count
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
+from convertkit.hub.address import origin_of
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, Followed, follow, source_digests
@@ -257,7 +258,7 @@ def _manifest(
     if carried.carried:
         parameters[CARRIED_KEY] = list(carried.carried)
     lineage = {
-        "source": {"files": [dict(row) for row in case.source_files]},
+        "source": {"files": [dict(row) | origin_of(case.plan.source.root) for row in case.source_files]},
         "plan": {"verb": case.plan.verb, "fingerprint": case.plan.fingerprint, "parameters": parameters},
     }
     return manifest(

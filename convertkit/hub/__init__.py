@@ -1,0 +1,1 @@
+"""Checkpoints on the Hugging Face hub, through its own client (extra ``hub``)."""

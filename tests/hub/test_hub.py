@@ -1,0 +1,161 @@
+"""``hf://`` through the real client, against a hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from convertkit.checkpoint import TensorSpec
+from convertkit.containers.safetensors import encode_header
+from convertkit.demo.generate import generate
+from convertkit.errors import ConvertError
+from convertkit.hub.address import Address, origin_of, parse_address
+from convertkit.verbs.line import Options
+from convertkit.verbs.pack import pack_nvfp4
+from tests.hub.server import COMMIT, Hub, serve
+
+ROOT = Path(__file__).parents[2]
+
+
+def convertkit(hub: Hub, home: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: the client reads its settings when it is imported."""
+    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
+                   "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **more}  # fmt: skip
+    environment.pop("HF_TOKEN", None)
+    command = [sys.executable, "-m", "convertkit", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository: the dense drafter in a subfolder, its pack in the root, no manifest in either."""
+    folder = tmp_path_factory.mktemp("hub")
+    generate("dflash2", folder / "dense")
+    pack_nvfp4(folder / "dense", folder / "repo", options=Options(workers=2))
+    for name in ("MANIFEST.json", "SHA256SUMS"):
+        (folder / "repo" / name).unlink()
+    shutil.copytree(folder / "dense", folder / "repo" / "bf16")
+    return folder / "repo"
+
+
+@pytest.fixture
+def hub(drafter: Path) -> Iterator[Hub]:
+    with serve(drafter) as running:
+        yield running
+
+
+def test_inspect_and_audit_read_headers_only(hub: Hub, drafter: Path, tmp_path: Path) -> None:
+    here = json.loads(convertkit(hub, tmp_path, "inspect", drafter, "--json").stdout)
+    done = convertkit(hub, tmp_path, "inspect", "hf://org/drafter", "--json")
+    assert done.returncode == 0, done.stderr
+    there = json.loads(done.stdout)
+    assert {key: there[key] for key in ("layout", "dialect", "tensors", "packed", "parameters", "drafter")} == {
+        key: here[key] for key in ("layout", "dialect", "tensors", "packed", "parameters", "drafter")
+    }
+    audited = convertkit(hub, tmp_path, "audit", "hf://org/drafter/bf16", "--engine", "vllm")
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+    assert not any("GET /org/drafter" in name and ".safetensors" in name and count > 20
+                   for name, count in hub.requests.items())  # fmt: skip
+
+
+def test_audit_of_a_large_file_transfers_little(tmp_path: Path) -> None:
+    """4 GB that are a hole, but for the header: the same as any other file for who reads its header."""
+    repo = tmp_path / "repo"
+    generate("dflash2", repo)
+    header = encode_header([TensorSpec("fc.weight", "BF16", (40_000, 50_000))], {"format": "pt"})
+    with (repo / "model.safetensors").open("wb") as stream:
+        stream.write(header.prefix)
+        stream.truncate(header.size_bytes)
+    assert header.size_bytes > 4_000_000_000
+    with serve(repo) as hub:
+        hub.known[repo / "model.safetensors"] = (header.size_bytes, "1" * 40, "2" * 64)  # nobody asks for its bytes
+        done = convertkit(hub, tmp_path / "home", "audit", "hf://org/drafter", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["summary"]["tensors"] == 1
+        assert hub.sent_bytes < 20_000_000
+        scan = convertkit(hub, tmp_path / "home", "audit", "hf://org/drafter", "--scan")
+        assert scan.returncode == 3
+        assert "E_HUB_PARTIAL" in scan.stderr
+
+
+def test_a_conversion_downloads_and_records_where_from(hub: Hub, drafter: Path, tmp_path: Path) -> None:
+    done = convertkit(hub, tmp_path / "home", "pack-nvfp4", "hf://org/drafter@main/bf16", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (drafter / "model.safetensors").read_bytes()
+    sources = json.loads((tmp_path / "out" / "MANIFEST.json").read_bytes())["source"]["files"]
+    assert {(item["repo"], item["revision"]) for item in sources} == {("hf:org/drafter", COMMIT)}
+    before = hub.sent_bytes
+    again = convertkit(hub, tmp_path / "home", "dequant", "hf://org/drafter", tmp_path / "back", HF_HUB_OFFLINE="1")
+    assert again.returncode != 0  # the pack itself was never downloaded
+    cached = convertkit(
+        hub, tmp_path / "home", "inspect", f"hf://org/drafter@{COMMIT}/bf16", "--json", HF_HUB_OFFLINE="1"
+    )
+    assert cached.returncode == 0, cached.stderr
+    assert hub.sent_bytes == before
+
+
+@pytest.mark.parametrize("fault", ["cut", "429"])
+def test_interruptions_are_taken_up_again(drafter: Path, tmp_path: Path, fault: str) -> None:
+    with serve(drafter) as hub:
+        hub.faults["bf16/model.safetensors"] = fault
+        done = convertkit(hub, tmp_path / "home", "pack-nvfp4", "hf://org/drafter/bf16", tmp_path / "out")
+        assert done.returncode == 0, done.stderr
+        assert hub.requests["cut bf16/model.safetensors"] + hub.requests["refused bf16/model.safetensors"] > 0
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (drafter / "model.safetensors").read_bytes()
+
+
+def test_wrong_content_is_refused(drafter: Path, tmp_path: Path) -> None:
+    with serve(drafter) as hub:
+        hub.faults["bf16/model.safetensors"] = "wrong"
+        done = convertkit(hub, tmp_path / "home", "pack-nvfp4", "hf://org/drafter/bf16", tmp_path / "out")
+    assert done.returncode == 3
+    assert "E_HUB_DIGEST" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_server_without_ranges_is_refused_for_headers(drafter: Path, tmp_path: Path) -> None:
+    with serve(drafter) as hub:
+        hub.faults["model.safetensors"] = "no ranges"
+        done = convertkit(hub, tmp_path / "home", "inspect", "hf://org/drafter")
+    assert done.returncode == 4
+    assert "E_HUB" in done.stderr
+
+
+def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:
+    for address in ("hf://org/none", "hf://org/drafter@none"):
+        done = convertkit(hub, tmp_path, "inspect", address)
+        assert (done.returncode, "E_NOT_FOUND" in done.stderr) == (3, True), done.stderr
+    assert convertkit(hub, tmp_path, "inspect", "hf://org").returncode == 2
+
+
+def test_verify_by_the_digests_of_the_hub(drafter: Path, tmp_path: Path) -> None:
+    with serve(drafter) as hub:
+        done = convertkit(hub, tmp_path / "home", "verify", "hf://org/drafter")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "hub-files.json" in done.stdout
+        (blob,) = [path for path in (tmp_path / "home").rglob("config.json") if "bf16" in str(path)]
+        real = Path(os.path.realpath(blob))
+        real.write_bytes(real.read_bytes().replace(b"64", b"65", 1))
+        assert convertkit(hub, tmp_path / "home", "verify", "hf://org/drafter").returncode == 1
+
+
+def test_addresses() -> None:
+    assert parse_address("hf://org/name") == Address("org/name", "main", "")
+    assert parse_address("hf://org/name@v1.0/a/b/") == Address("org/name", "v1.0", "a/b")
+    for text in ("hf://org", "hf://org/name/../x", "hf://org/name@", "hf:///x", "hf://a/b/c\\d"):
+        with pytest.raises(ConvertError, match="E_USAGE"):
+            parse_address(text)
+
+
+def test_the_origin_of_a_cached_folder(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--org--name" / "snapshots" / COMMIT
+    assert origin_of(snapshot / "bf16") == {"repo": "hf:org/name", "revision": COMMIT}
+    assert origin_of(snapshot) == {"repo": "hf:org/name", "revision": COMMIT}
+    assert origin_of(tmp_path / "models--org--name" / "snapshots" / "main") == {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -154,13 +155,11 @@ def _served(members: Sequence[PackedModule], bits: Mapping[str, int]) -> dict[st
     """By which factor vLLM 0.33 and SGLang 0.5.23 serve each part of a dense fused matrix: ModelOpt's loader keeps the
     largest multiplier, that of compressed-tensors the largest divisor (run: ``docs/audit.md``)."""
     values = {item.module: float(np.uint32(bits[item.module]).view(np.float32)) for item in members}
+    if not all(isfinite(value) and value > 0 for value in values.values()):
+        return {}  # a bad scale is a finding of its own
     kept = max(values.values())
     divides = members[0].spelling.sense == "divisor"
-    return {
-        name.rpartition(".")[2]: value / kept if divides else kept / value
-        for name, value in values.items()
-        if kept > 0 and value > 0
-    }
+    return {name.rpartition(".")[2]: value / kept if divides else kept / value for name, value in values.items()}
 
 
 def _value(bits: int) -> str:

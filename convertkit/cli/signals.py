@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
+
+AGAIN_SECONDS = 0.05
+"""After this time an exception that was lost is raised once more."""
 
 CAUGHT = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -34,9 +38,30 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise Interrupted(number)
 
 
+def _lost(otherwise: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
+    """A hook for exceptions that Python cannot raise, as in a callback from the compiler: ``Interrupted`` comes
+    again a moment later, when other code runs."""
+
+    def hook(what: sys.UnraisableHookArgs) -> object:
+        if not isinstance(what.exc_value, Interrupted):
+            return otherwise(what)
+        number = what.exc_value.number
+
+        def again(_alarm: int, frame: FrameType | None) -> None:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                _interrupt(number, frame)
+            signal.raise_signal(number)  # a verb listens by now
+
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        return None
+
+    return hook
+
+
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` while the block runs.
+    """SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` while the block runs, wherever in it they come.
 
     A signal that the parent had set to be ignored (``nohup``, a shell's background job) stays ignored.
     """
@@ -47,8 +72,12 @@ def raised_signals() -> Iterator[None]:
     ours = [number for number, action in before.items() if action not in (signal.SIG_IGN, None)]
     for number in ours:
         signal.signal(number, _interrupt)
+    unraisable = sys.unraisablehook
+    if hasattr(signal, "setitimer"):
+        sys.unraisablehook = _lost(unraisable)
     try:
         yield
     finally:
+        sys.unraisablehook = unraisable
         for number in ours:
             signal.signal(number, before[number])

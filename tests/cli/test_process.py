@@ -120,6 +120,46 @@ def test_signals_end_with_128_plus_their_number(name: str, tmp_path: Path) -> No
     assert (out, err) == (b"", f"error E_INTERRUPTED: interrupted by {name}\n".encode())
 
 
+IN_A_CALLBACK = """
+import ctypes, os, signal, time
+from contextlib import nullcontext
+from convertkit.cli.signals import Interrupted, raised_signals
+from convertkit.convert.stop import stop_on_signals
+def callback():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
+with raised_signals():
+    try:
+        ctypes.CFUNCTYPE(None)(callback)()
+        with LISTENING as stop:
+            time.sleep(0.5)
+            print("stopped by", stop.signum)
+    except Interrupted as error:
+        print("interrupted by", error.number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("listening", "said"),
+    [("nullcontext()", b"interrupted by 15\n"), ("stop_on_signals()", b"stopped by 15\n")],
+)
+def test_a_signal_that_comes_inside_a_callback_is_not_lost(listening: str, said: bytes) -> None:
+    code = IN_A_CALLBACK.replace("LISTENING", listening)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == (said, b"", 0)
+
+
+def test_an_interrupt_while_the_command_is_loaded_says_nothing() -> None:
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from convertkit import __main__; "
+        "finder = type('Finder', (), {'find_spec': lambda *_: os.kill(os.getpid(), signal.SIGINT)}); "
+        "sys.meta_path.insert(0, finder()); __main__.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == (b"", b"", -signal.SIGINT)
+
+
 def test_inherited_ignored_sigint_stays_ignored(tmp_path: Path) -> None:
     child = start_waiting(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     child.send_signal(signal.SIGINT)

@@ -15,10 +15,11 @@ from convertkit.checks.wanted import Wanted
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any
 from convertkit.containers.strict_json import paused_gc
 from convertkit.engines.rules import Asked, parse_engines
-from convertkit.errors import Finding, refusal, shown
+from convertkit.errors import Finding, refusal
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
+from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.release.reports import envelope, render_report, settled
 
 
@@ -55,8 +56,8 @@ def audit(
     Raises:
         ConvertError: a broken container (3), a report that cannot be written (4).
     """
-    if report is not None and Path(report).suffix != ".json":
-        raise refusal("E_USAGE", "the report's name must end in .json")
+    if report is not None:
+        check_report_place(Path(report))
     if tp < 1:
         raise refusal("E_USAGE", "--tp is the number of ranks, at least 1")
     asked = parse_engines(engines)
@@ -83,11 +84,7 @@ def audit(
         document["engines"] = [settled(view) for view in found.engines]
     place = Path(report)
     rendered = render_report(place.name, document, found.rows)
-    for name, data in rendered.files.items():
-        try:
-            (place.parent / name).write_bytes(data)
-        except OSError as error:
-            raise refusal("E_WRITE", f"cannot write the report: {error.strerror}", file=shown(name)) from None
+    write_report_files(place, rendered.files)
     return AuditResult(rendered.document, found.findings, status)
 
 

@@ -17,6 +17,7 @@ from convertkit.convert.renaming import Rename, plan_rename, refuse_gguf, work_o
 from convertkit.convert.syscalls import KERNEL, Syscalls
 from convertkit.errors import Finding, finding, refusal, shown
 from convertkit.release.recorded import recorded
+from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.verbs.edit_keys import edit_in_place
 from convertkit.verbs.key_rules import Wanted, rules_of
 from convertkit.verbs.line import Options, Result, carry_out
@@ -187,6 +188,8 @@ def _edit(
         return Keys("planned", _document("planned", report_parts(change), said), said)
     words = _parameters(change, wanted)
     note = {"verb": "fix-keys", "parameters": words}
+    if report is not None:
+        check_report_place(Path(report))
     made = edit_in_place(checkpoint, change, known, note, prove=prove, progress=options.progress, syscalls=syscalls)
     said = (*said, *made.findings)
     document, files = edited_report(
@@ -199,11 +202,5 @@ def _edit(
 
 
 def _write(path: Path, files: Mapping[str, bytes]) -> None:
-    if path.name != "RENAME_REPORT.json" and path.suffix != ".json":
-        raise refusal("E_USAGE", "the report's name must end in .json")
-    for name, data in files.items():
-        target = path if name.endswith(".json") else path.with_name(path.stem + ".rows.jsonl")
-        try:
-            target.write_bytes(data)
-        except OSError as error:
-            raise refusal("E_WRITE", f"cannot write the report: {error.strerror}", file=shown(target)) from None
+    rows = f"{path.stem}.rows.jsonl"
+    write_report_files(path, {path.name if name.endswith(".json") else rows: data for name, data in files.items()})

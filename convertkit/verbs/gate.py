@@ -24,6 +24,7 @@ from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.fused import fused_groups, user_groups
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
+from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.release.reports import envelope, render_report
 from convertkit.release.rows import bytes_row, gate_row, gate_summary
 
@@ -66,6 +67,8 @@ def gate(
     if stored not in STORED:
         raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
     check_limits(limits)
+    if report is not None:
+        check_report_place(Path(report))
     if as_served is not None and (as_served not in ENGINES or stored is not None):
         names = ", ".join(ENGINES)
         raise refusal("E_USAGE", f"--as-served takes one of {names}, and no --stored beside it")
@@ -96,7 +99,7 @@ def gate(
     name = "FIDELITY_GATE.json" if report is None else Path(report).name
     rendered = render_report(name, document, rows)
     if report is not None:
-        _write(Path(report).parent, rendered.files)
+        write_report_files(Path(report), rendered.files)
     status = 1 if any(item.severity == "error" for item in findings) else 0
     return GateResult(rendered.document, rows, tuple(findings), status, rendered.files)
 
@@ -161,11 +164,3 @@ def _files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
         names.append("config.json")
     digests = sha256_files(checkpoint.root, names, workers)
     return [{"path": name, "size_bytes": digests[name].size_bytes, "sha256": digests[name].sha256} for name in names]
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, data in files.items():
-        try:
-            (folder / name).write_bytes(data)
-        except OSError as error:
-            raise refusal("E_WRITE", f"cannot write the report: {error.strerror}", file=name) from None

@@ -19,8 +19,8 @@ FAMILY = "convertkit."
 def check_report_place(path: Path) -> None:
     """Whether a report may be written at ``path``; ask before the work, not after it.
 
-    Raises ``ConvertError``: E_USAGE for a name that does not end in .json, E_WRITE without a folder, E_OUT_EXISTS for a file
-    that is no report of convertkit: a config, an index, or something that is no file at all.
+    Raises ``ConvertError``: E_USAGE for a name that does not end in .json, E_WRITE without a folder, E_OUT_EXISTS for
+    a file that is no report of convertkit: a config, an index, or something that is no file at all.
     """
     if path.suffix != SUFFIX:
         raise refusal("E_USAGE", f"the report's name must end in {SUFFIX}: '{shown(path.name)}'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,9 @@ def make_variants(
         if found is None:
             if given is None and not unchanged:
                 raise _other_source("the source was touched since, and nothing proves that it is the same")
-            found = _make(recipe, job, folder, source if given is None else open_any(given.folder), staging, options)
+            opened = source if given is None else open_any(given.folder)
+            known = _known_weights(source, made.values())
+            found = _make(recipe, job, folder, opened, known, staging, options)
         made[job.variant.folder] = found
         staging.tensors_done += len(job.plan.outputs)
     _refuse_changed(tuple(made.values()))
@@ -123,7 +125,22 @@ def _other_source(message: str) -> ConvertError:
     return refusal("E_RESUME", message, fix="run again without --resume")
 
 
-def _make(recipe: Recipe, job: Job, folder: Path, given: Checkpoint, staging: Staging, options: Options) -> Made:
+def _known_weights(source: Checkpoint, made: Iterable[Made]) -> dict[str, str]:
+    """Digests of the source's weight files that a variant has taken already; empty if none has."""
+    names = {file.name for file in source.files}
+    digests = next((one.source_digests() for one in made if one.job.variant.made_from is None), {})
+    return {name: sha256 for name, sha256 in digests.items() if name in names}
+
+
+def _make(
+    recipe: Recipe,
+    job: Job,
+    folder: Path,
+    given: Checkpoint,
+    source_sha256: Mapping[str, str],
+    staging: Staging,
+    options: Options,
+) -> Made:
     planned = job.plan.fingerprint
     job = plan_job(recipe, job.variant, given)
     if job.plan.fingerprint != planned:
@@ -138,7 +155,7 @@ def _make(recipe: Recipe, job: Job, folder: Path, given: Checkpoint, staging: St
         report_dir=None if options.report_dir is None else options.report_dir / job.variant.folder,
     )
     try:
-        result = carry_out(job.plan, folder, reporters_of(recipe, job, options.workers), words)
+        result = carry_out(job.plan, folder, reporters_of(recipe, job, options.workers, source_sha256), words)
     except Interrupted as error:
         staging.tensors_done += _begun_tensors(folder, planned)
         raise Interrupted(error.signum) from error

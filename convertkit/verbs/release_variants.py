@@ -13,7 +13,7 @@ from convertkit.convert.plan import Plan
 from convertkit.convert.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.formats import FORMATS
-from convertkit.release.recipe import GGUF, Recipe, Variant
+from convertkit.release.recipe import GGUF, SOURCE, Recipe, Variant
 from convertkit.verbs.drafters import plan_to_drafter
 from convertkit.verbs.gguf_report import gguf_report
 from convertkit.verbs.line import Reporter
@@ -102,13 +102,17 @@ def _drafter_plan(recipe: Recipe, variant: Variant, given: Checkpoint, layout: s
     )
 
 
-def reporters_of(recipe: Recipe, job: Job, workers: int) -> Sequence[Reporter]:
-    """What makes the reports that ``job.reports`` names, in that order."""
+def reporters_of(recipe: Recipe, job: Job, workers: int, source_sha256: Mapping[str, str]) -> Sequence[Reporter]:
+    """What makes the reports that ``job.reports`` names, in that order. ``source_sha256`` are digests of the source's
+    weight files, as far as they are known."""
     against = recipe.against(job.variant)
     reference = None if against is None else open_checkpoint(against)
+    known = source_sha256 if job.variant.against == SOURCE else None
     makers: Mapping[str, Reporter] = {
         "FIDELITY_GATE.json": gate_report(recipe.limits),
-        "DEQUANT_REPORT.json": dequant_report(reference, workers),
+        "DEQUANT_REPORT.json": dequant_report(
+            reference, workers, source_sha256 if job.variant.against == SOURCE else None
+        ),
         "LOAD_SHAPE_AUDIT.json": audit_report(),
         "GGUF_REPORT.json": gguf_report(written=True),
     }

@@ -35,7 +35,7 @@ LIMIT_SECONDS = 0.3
 
 CHILD = """
 import json, resource, sys, time
-from convertkit.convert.syscalls import Kernel
+from convertkit.conversion.syscalls import Kernel
 from convertkit.verbs.fix_keys import fix_keys
 began = time.perf_counter()
 seconds = {"io": 0.0}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from convertkit.verbs.manifest import manifest as manifest
     from convertkit.verbs.pack import pack_nvfp4 as pack_nvfp4
     from convertkit.verbs.repair import repair as repair
+    from convertkit.verbs.report import report as report
+    from convertkit.verbs.sign import sign as sign
     from convertkit.verbs.to_gguf import to_gguf as to_gguf
     from convertkit.verbs.verify import verify as verify
 
@@ -41,6 +43,8 @@ _HOMES = {
     "manifest": "convertkit.verbs.manifest",
     "pack_nvfp4": "convertkit.verbs.pack",
     "repair": "convertkit.verbs.repair",
+    "report": "convertkit.verbs.report",
+    "sign": "convertkit.verbs.sign",
     "to_gguf": "convertkit.verbs.to_gguf",
     "verify": "convertkit.verbs.verify",
 }

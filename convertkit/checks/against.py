@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
-from convertkit.convert.identify import Identity
+from convertkit.conversion.identify import Identity
 from convertkit.drafter import differences, value_text
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding

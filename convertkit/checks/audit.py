@@ -24,7 +24,7 @@ from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
-from convertkit.convert.identify import Identity, identify
+from convertkit.conversion.identify import Identity, identify
 from convertkit.dialects.coverage import Coverage, runtime_names
 from convertkit.dialects.linears import roles_of
 from convertkit.dialects.planes import PackedModule

@@ -6,7 +6,7 @@ import numpy as np
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.tiles import byte_chunks
+from convertkit.conversion.tiles import byte_chunks
 from convertkit.dialects.planes import find_packed
 
 CODES = 16

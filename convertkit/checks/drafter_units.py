@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convertkit.convert.drafter_units import Borrow, Mask, Offsets
+from convertkit.conversion.drafter_units import Borrow, Mask, Offsets
 from convertkit.errors import Finding, finding
 
 if TYPE_CHECKING:

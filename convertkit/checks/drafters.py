@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.mask_embedding import mask_embedding_findings
-from convertkit.convert.identify import Identity
+from convertkit.conversion.identify import Identity
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.agreement import Statement, reader_finding, reader_findings
 from convertkit.errors import Finding, finding
@@ -63,7 +63,7 @@ def _map_findings(checkpoint: Checkpoint, spec: DrafterSpec, reader: Reader) -> 
     plain = {without_model(name): name for name in checkpoint.tensors}
     if "d2t" not in plain:
         return
-    from convertkit.convert.vocabulary import judge_map, mask_of
+    from convertkit.conversion.vocabulary import judge_map, mask_of
 
     mask = mask_of(reader, checkpoint.tensors.get(plain.get("t2d", "")))
     judged = judge_map(reader.array(plain["d2t"]), mask, spec.draft_vocabulary, spec.vocabulary)

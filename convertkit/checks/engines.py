@@ -12,8 +12,8 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.pairing import pair_wrongs
 from convertkit.checks.target import TargetModel, assumed_target
-from convertkit.convert.identify import Identity
-from convertkit.convert.oddities import family_named
+from convertkit.conversion.identify import Identity
+from convertkit.conversion.oddities import family_named
 from convertkit.drafter import value_text
 from convertkit.engines.agreement import CONFIG_FILE
 from convertkit.engines.model import Filled, Load, Wrong

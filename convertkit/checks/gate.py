@@ -15,8 +15,8 @@ from convertkit.checks.compare import Dense, Planes, Side, compare_tile
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.reference import PlaneTables
 from convertkit.checks.tiles import row_tiles
-from convertkit.convert.survey import STORAGE, Desk
-from convertkit.convert.tiles import byte_chunks, bytes_view, in_parallel
+from convertkit.conversion.survey import STORAGE, Desk
+from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings

@@ -33,7 +33,7 @@ from convertkit.checks.gguf_rows import (
     width_of,
 )
 from convertkit.checks.reference import narrowed, widened
-from convertkit.convert.gguf_units import (
+from convertkit.conversion.gguf_units import (
     BlockWeight,
     Given,
     Ids,

@@ -15,7 +15,7 @@ from convertkit.checks.gguf_rows import STORAGE, dequantized, stored_rows
 from convertkit.checks.reference import widened
 from convertkit.checks.tiles import row_tiles
 from convertkit.containers.reader import Reader
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.errors import Finding, finding
 from convertkit.layouts.rules import families

@@ -12,8 +12,8 @@ from convertkit.checkpoint import TensorRef
 from convertkit.checks.reference import exact_rounded_table
 from convertkit.checks.tiles import tile_rows
 from convertkit.containers.reader import Reader
-from convertkit.convert.gguf_units import BlockWeight, Order, Source
-from convertkit.convert.tiles import bytes_view
+from convertkit.conversion.gguf_units import BlockWeight, Order, Source
+from convertkit.conversion.tiles import bytes_view
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import BLOCK_TYPES, STORED_TYPES
 

@@ -29,11 +29,11 @@ from convertkit.checks.pack import (
 )
 from convertkit.checks.reference import exact_rounded_table, float_of
 from convertkit.checks.tiles import row_tiles
-from convertkit.convert.encoders import grid_of
-from convertkit.convert.gridsearch import GridFact
-from convertkit.convert.survey import STORAGE
-from convertkit.convert.tiles import bytes_view
-from convertkit.convert.units import Pack
+from convertkit.conversion.encoders import grid_of
+from convertkit.conversion.gridsearch import GridFact
+from convertkit.conversion.survey import STORAGE
+from convertkit.conversion.tiles import bytes_view
+from convertkit.conversion.units import Pack
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.target import TargetModel
-from convertkit.convert.identify import Identity
+from convertkit.conversion.identify import Identity
 from convertkit.dtypes import FLOATS
 from convertkit.engines.model import Load, Wrong
 from convertkit.engines.rules import Asked

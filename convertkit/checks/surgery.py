@@ -19,7 +19,7 @@ from convertkit.checkpoint import TensorRef
 from convertkit.checks.reference import NAN_BYTES, SCALE_UNITS, float_of
 from convertkit.checks.verify import Bench
 from convertkit.containers.reader import Reader
-from convertkit.convert.surgery_units import Fold, Rearrange, Swap
+from convertkit.conversion.surgery_units import Fold, Rearrange, Swap
 from convertkit.dtypes import DTYPES
 from convertkit.errors import Finding, finding
 

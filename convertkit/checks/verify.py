@@ -21,12 +21,12 @@ from convertkit.checks.expand import ExpandTally, check_expand_tile
 from convertkit.checks.reference import exact_rounded_table, narrowed, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
-from convertkit.convert.drafter_units import Borrow
-from convertkit.convert.gguf_units import Recode
-from convertkit.convert.plan import Plan, Unit
-from convertkit.convert.survey import STORAGE, Desk, Facts
-from convertkit.convert.tiles import bytes_view, in_parallel
-from convertkit.convert.units import Cast, Copy, Expand, Pack, Relabel, Respell
+from convertkit.conversion.drafter_units import Borrow
+from convertkit.conversion.gguf_units import Recode
+from convertkit.conversion.plan import Plan, Unit
+from convertkit.conversion.survey import STORAGE, Desk, Facts
+from convertkit.conversion.tiles import bytes_view, in_parallel
+from convertkit.conversion.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
 

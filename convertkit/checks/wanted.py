@@ -12,7 +12,7 @@ from convertkit.checks.engines import EngineAudit, audit_engines, fate_rows
 from convertkit.checks.odd_values import copy_findings
 from convertkit.checks.pairing import pair_findings
 from convertkit.checks.target import TargetModel
-from convertkit.convert.identify import Identity, identify
+from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import Asked
 from convertkit.errors import Finding
 

@@ -20,9 +20,7 @@ ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt",
 
 @click.command("gate", epilog="Example: convertkit gate drafter-nvfp4 --reference drafter-bf16 --max-rel-rms 0.1")
 @source_argument("candidate")
-@click.option(
-    "--reference", type=SourcePath(), required=True, metavar="REF", help="What to compare with."
-)
+@click.option("--reference", type=SourcePath(), required=True, metavar="REF", help="What to compare with.")
 @click.option("--stored", type=click.Choice(("bf16", "f16", "f32")), help="Round the candidate to this type first.")
 @click.option("--as-served", type=click.Choice(ENGINES), help="Decode the candidate as this engine would serve it.")
 @click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses, beside those known.")

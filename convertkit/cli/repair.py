@@ -64,7 +64,7 @@ def command(
     says so for every tensor.
     """
     refuse_shard_size("repair cuts files with --shard SIZE.")
-    from convertkit.convert.repair_work import RepairRequest
+    from convertkit.conversion.repair_work import RepairRequest
     from convertkit.verbs.repair import Untouched, repair
 
     def said(progress: Any) -> Outcome:

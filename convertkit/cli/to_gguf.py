@@ -52,7 +52,7 @@ def command(
     OUT ending in .gguf is one file (--report-dir keeps its report), otherwise a new folder. NVFP4 weights are carried
     over without loss with --type nvfp4.
     """
-    from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+    from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
     from convertkit.verbs.to_gguf import to_gguf
 
     if dict(sizes) != {"max_shard_bytes": DEFAULT_SHARD_BYTES, "header_slack_bytes": 0}:

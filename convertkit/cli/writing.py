@@ -21,13 +21,13 @@ from convertkit.cli.common import (
 )
 from convertkit.cli.runner import Outcome
 from convertkit.cli.text import count_text, findings_text, pairs, path_text, size_text, table
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.errors import shown
 from convertkit.progress import Progress
 from convertkit.verbs.planned import DryRun
 
 if TYPE_CHECKING:
-    from convertkit.convert.plan import Plan
+    from convertkit.conversion.plan import Plan
     from convertkit.verbs.line import Options, Result  # at run time it brings the compiled kernels
 
 TIMINGS = "CONVERTKIT_TIMINGS"

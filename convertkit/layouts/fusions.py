@@ -18,8 +18,6 @@ ROWS = frozenset(("weight", "bias", "weight_packed", "weight_scale"))
 """Leaves with one row per output feature."""
 
 
-
-
 def scalar_shape(leaf: str) -> tuple[int, ...]:
     """The shape with which a scalar is written: ``[1]`` in compressed-tensors, ``[]`` in ModelOpt."""
     return (1,) if "global" in leaf else ()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.files import read_into
 from convertkit.containers.reader import Reader
-from convertkit.convert.plan import PlannedFile
+from convertkit.conversion.plan import PlannedFile
 
 CHUNK_BYTES = 1 << 20
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from convertkit.checks.fidelity import DEFAULT_LIMITS
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES
-from convertkit.convert.scales import SCALES
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
+from convertkit.conversion.scales import SCALES
 from convertkit.engines.rules import Asked, parse_engine
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.formats import FORMATS
+from convertkit.hub.address import is_address
 from convertkit.layouts.gguf_types import TYPE_NAMES
 from convertkit.release.schemas import load_schema
 
@@ -132,13 +133,18 @@ def parse_recipe(document: Mapping[str, Any], base: Path, file: str = "recipe") 
     return Recipe(
         document["name"],
         document.get("version"),
-        base / document["source"],
-        _path(document, "target_model", base),
+        _checkpoint(document["source"], base),
+        _checkpoint(document["target_model"], base, headers_only=True) if "target_model" in document else None,
         document.get("target_id"),
         _path(document, "supersedes", base),
         variants,
         tuple(
-            Reference(item["name"], base / item["path"], _folder(item.get("variant", ".")), item.get("judge", False))
+            Reference(
+                item["name"],
+                _checkpoint(item["path"], base),
+                _folder(item.get("variant", ".")),
+                item.get("judge", False),
+            )
             for item in document.get("references", ())
         ),
         tuple(_engine(item) for item in document.get("engines", ())),
@@ -162,6 +168,15 @@ def _words(document: Mapping[str, Any]) -> dict[str, Any]:
     ]
     words["has_target_model"] = "target_model" in document
     return {key: value for key, value in words.items() if value != []}
+
+
+def _checkpoint(text: str, base: Path, *, headers_only: bool = False) -> Path:
+    """A path, or what an ``hf://`` address names, fetched. Of a target config, tokenizer and headers are enough."""
+    if not is_address(text):
+        return base / text
+    from convertkit.hub.download import fetch
+
+    return fetch(text, headers_only=headers_only)
 
 
 def _path(document: Mapping[str, Any], key: str, base: Path) -> Path | None:

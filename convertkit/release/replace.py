@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from convertkit.convert.failures import write_failure
-from convertkit.convert.syscalls import KERNEL, Syscalls, sync_folder, write_all
+from convertkit.conversion.failures import write_failure
+from convertkit.conversion.syscalls import KERNEL, Syscalls, sync_folder, write_all
 from convertkit.release.paths import OWN_FILES
 
 

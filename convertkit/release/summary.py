@@ -11,7 +11,7 @@ from typing import Any
 
 from convertkit.containers.files import read_small
 from convertkit.containers.strict_json import parse_json
-from convertkit.convert.plan import Plan
+from convertkit.conversion.plan import Plan
 from convertkit.errors import ConvertError, refusal
 from convertkit.release.manifest import Manifest
 from convertkit.release.manifest_reader import read_manifest

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from convertkit.checks.fidelity import DEFAULT_LIMITS
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.drafters import ROUTES
-from convertkit.convert.identify import Identity, identify
-from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Plan
-from convertkit.convert.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
+from convertkit.conversion.drafters import ROUTES
+from convertkit.conversion.identify import Identity, identify
+from convertkit.conversion.place import check_place
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Plan
+from convertkit.conversion.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
 from convertkit.errors import refusal
 from convertkit.formats import FORMATS
 from convertkit.verbs.drafters import to_drafter

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
-from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES
-from convertkit.convert.planners import ExpandRequest, Files, plan_expand
+from convertkit.conversion.identify import identify
+from convertkit.conversion.place import check_place
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
+from convertkit.conversion.planners import ExpandRequest, Files, plan_expand
 from convertkit.errors import refusal
 from convertkit.verbs.line import Options, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run

@@ -14,9 +14,9 @@ from convertkit.checks.gate import Weight
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
-from convertkit.convert.stop import Stop, stop_on_signals
-from convertkit.convert.survey import Desk
-from convertkit.convert.tiles import Buffers, in_parallel, worker_count
+from convertkit.conversion.stop import Stop, stop_on_signals
+from convertkit.conversion.survey import Desk
+from convertkit.conversion.tiles import Buffers, in_parallel, worker_count
 from convertkit.dialects.planes import PackedModule
 from convertkit.layouts.rules import families
 from convertkit.progress import SILENT, Progress

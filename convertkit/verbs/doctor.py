@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from convertkit import __version__
-from convertkit.convert.syscalls import KERNEL
+from convertkit.conversion.syscalls import KERNEL
 
 State = Literal["ok", "missing", "note"]
 

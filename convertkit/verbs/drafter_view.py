@@ -6,7 +6,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.drafters import drafter_findings
-from convertkit.convert.identify import Identity
+from convertkit.conversion.identify import Identity
 from convertkit.drafter import DrafterSpec, as_json, plain
 from convertkit.engines.agreement import Statement
 from convertkit.engines.reading import Understanding

@@ -10,12 +10,12 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.mask_embedding import mask_embedding_findings
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.drafter_tensors import DrafterRequest
-from convertkit.convert.drafters import plan_drafter
-from convertkit.convert.identify import identify
-from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES, Plan
-from convertkit.convert.planners import Files
+from convertkit.conversion.drafter_tensors import DrafterRequest
+from convertkit.conversion.drafters import plan_drafter
+from convertkit.conversion.identify import identify
+from convertkit.conversion.place import check_place
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Plan
+from convertkit.conversion.planners import Files
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.agreement import Statement, agreement, loss
 from convertkit.errors import Finding, refusal

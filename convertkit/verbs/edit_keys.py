@@ -16,11 +16,11 @@ from convertkit.containers.files import open_regular, read_exactly, read_into, r
 from convertkit.containers.folder import INDEX_SUFFIX
 from convertkit.containers.safetensors import Header, encode_ordered, read_header
 from convertkit.containers.strict_json import parse_json
-from convertkit.convert.edit_journal import Edit, FileEdit, HeaderEdit
-from convertkit.convert.inplace import Moved, carry_out_edit, header_room, refuse_shared
-from convertkit.convert.renaming import BLOCK_BYTES, Rename, renamed_specs, tensors_by_file
-from convertkit.convert.stop import Stop, stop_on_signals
-from convertkit.convert.syscalls import KERNEL, Syscalls
+from convertkit.conversion.edit_journal import Edit, FileEdit, HeaderEdit
+from convertkit.conversion.inplace import Moved, carry_out_edit, header_room, refuse_shared
+from convertkit.conversion.renaming import BLOCK_BYTES, Rename, renamed_specs, tensors_by_file
+from convertkit.conversion.stop import Stop, stop_on_signals
+from convertkit.conversion.syscalls import KERNEL, Syscalls
 from convertkit.errors import ConvertError, Finding, finding
 from convertkit.layouts.renames import Renaming
 from convertkit.progress import Progress

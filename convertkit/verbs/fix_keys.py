@@ -11,10 +11,10 @@ from typing import Any, Literal
 from convertkit import __version__
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.strict_json import paused_gc
-from convertkit.convert.inplace import locked, recover
-from convertkit.convert.place import check_place
-from convertkit.convert.renaming import Rename, plan_rename, refuse_gguf, work_out
-from convertkit.convert.syscalls import KERNEL, Syscalls
+from convertkit.conversion.inplace import locked, recover
+from convertkit.conversion.place import check_place
+from convertkit.conversion.renaming import Rename, plan_rename, refuse_gguf, work_out
+from convertkit.conversion.syscalls import KERNEL, Syscalls
 from convertkit.errors import Finding, finding, refusal, shown
 from convertkit.release.recorded import recorded
 from convertkit.release.report_files import check_report_place, write_report_files

@@ -10,9 +10,9 @@ from typing import Any
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, open_any
 from convertkit.containers.strict_json import parse_json
-from convertkit.convert.gguf_back import BackRequest, plan_back
-from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES
+from convertkit.conversion.gguf_back import BackRequest, plan_back
+from convertkit.conversion.place import check_place
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
 from convertkit.verbs.gguf_report import gguf_report

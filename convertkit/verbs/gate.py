@@ -15,10 +15,10 @@ from convertkit.checks.served import ENGINES
 from convertkit.checks.serving import Serving, serving_of
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.identify import identify
-from convertkit.convert.stop import stop_on_signals
-from convertkit.convert.survey import Desk
-from convertkit.convert.tiles import Buffers, worker_count
+from convertkit.conversion.identify import identify
+from convertkit.conversion.stop import stop_on_signals
+from convertkit.conversion.survey import Desk
+from convertkit.conversion.tiles import Buffers, worker_count
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.fused import fused_groups, user_groups

@@ -9,7 +9,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.containers.folder import open_any
-from convertkit.convert.identify import Identity, identify
+from convertkit.conversion.identify import Identity, identify
 from convertkit.dialects.linears import default_packed, roles_of
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.scheme import Scheme

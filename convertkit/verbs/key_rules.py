@@ -9,7 +9,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import INDEX_SUFFIX, open_checkpoint
 from convertkit.containers.strict_json import parse_json
-from convertkit.convert.renaming import logical_forms
+from convertkit.conversion.renaming import logical_forms
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.layouts.likeness import Form, likeness
 from convertkit.layouts.presets import preset_rules

@@ -16,17 +16,17 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
-from convertkit.convert.carry import CARRIED_KEY, Carried, carry_over
-from convertkit.convert.place import Kind, check_place, check_space
-from convertkit.convert.plan import Plan
-from convertkit.convert.publish import publish
-from convertkit.convert.run import execute
-from convertkit.convert.side_files import copy_side_file, side_bytes
-from convertkit.convert.sink import Sink, open_sink, write_small
-from convertkit.convert.staging import Staging, open_staging
-from convertkit.convert.stop import stop_on_signals
-from convertkit.convert.survey import Desk, Facts, survey
-from convertkit.convert.tiles import Buffers, worker_count
+from convertkit.conversion.carry import CARRIED_KEY, Carried, carry_over
+from convertkit.conversion.place import Kind, check_place, check_space
+from convertkit.conversion.plan import Plan
+from convertkit.conversion.publish import publish
+from convertkit.conversion.run import execute
+from convertkit.conversion.side_files import copy_side_file, side_bytes
+from convertkit.conversion.sink import Sink, open_sink, write_small
+from convertkit.conversion.staging import Staging, open_staging
+from convertkit.conversion.stop import stop_on_signals
+from convertkit.conversion.survey import Desk, Facts, survey
+from convertkit.conversion.tiles import Buffers, worker_count
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.address import origin_of

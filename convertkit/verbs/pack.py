@@ -9,11 +9,11 @@ from pathlib import Path
 from convertkit.checks.fidelity import DEFAULT_LIMITS, check_limits
 from convertkit.checks.served import ENGINES
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
-from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES
-from convertkit.convert.planners import Files, PackRequest, plan_pack
-from convertkit.convert.scales import SCALES, read_hints
+from convertkit.conversion.identify import identify
+from convertkit.conversion.place import check_place
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
+from convertkit.conversion.planners import Files, PackRequest, plan_pack
+from convertkit.conversion.scales import SCALES, read_hints
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
 from convertkit.verbs.line import Options, Result, carry_out

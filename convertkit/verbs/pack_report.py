@@ -12,13 +12,13 @@ from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.serving import serving_of
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.encoders import grid_of
-from convertkit.convert.gridsearch import grid_data
-from convertkit.convert.identify import identify
-from convertkit.convert.stop import Stop
-from convertkit.convert.survey import Desk, Facts
-from convertkit.convert.tiles import Buffers, worker_count
-from convertkit.convert.units import Pack
+from convertkit.conversion.encoders import grid_of
+from convertkit.conversion.gridsearch import grid_data
+from convertkit.conversion.identify import identify
+from convertkit.conversion.stop import Stop
+from convertkit.conversion.survey import Desk, Facts
+from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.units import Pack
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT

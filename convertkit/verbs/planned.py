@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from convertkit.convert.plan import Plan
-from convertkit.convert.units import Pack
+from convertkit.conversion.plan import Plan
+from convertkit.conversion.units import Pack
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from typing import Any
 
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.place import check_place, check_space
-from convertkit.convert.plan import Plan
-from convertkit.convert.publish import carry_over, publish
-from convertkit.convert.renaming import Rename
-from convertkit.convert.side_files import copy_side_file, side_bytes
-from convertkit.convert.sink import Sink, open_sink, write_small
-from convertkit.convert.staging import Staging, open_staging
-from convertkit.convert.stop import Stop, stop_on_signals
-from convertkit.convert.units import Relabel
+from convertkit.conversion.place import check_place, check_space
+from convertkit.conversion.plan import Plan
+from convertkit.conversion.publish import carry_over, publish
+from convertkit.conversion.renaming import Rename
+from convertkit.conversion.side_files import copy_side_file, side_bytes
+from convertkit.conversion.sink import Sink, open_sink, write_small
+from convertkit.conversion.staging import Staging, open_staging
+from convertkit.conversion.stop import Stop, stop_on_signals
+from convertkit.conversion.units import Relabel
 from convertkit.errors import ConvertError, finding, refusal
 from convertkit.release.recorded import Recorded
 from convertkit.verbs.line import Options, Result

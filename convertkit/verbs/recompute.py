@@ -17,7 +17,7 @@ from convertkit.checks.engines import audit_engines
 from convertkit.checks.fidelity import DEFAULT_LIMITS
 from convertkit.checks.target import read_target
 from convertkit.containers.folder import open_any
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.engines.rules import parse_engine
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.progress import Progress

@@ -13,11 +13,11 @@ from typing import Any
 from convertkit import __version__
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.carry import carry_over
-from convertkit.convert.place import check_place, check_space
-from convertkit.convert.publish import publish
-from convertkit.convert.staging import open_staging
-from convertkit.convert.stop import stop_on_signals
+from convertkit.conversion.carry import carry_over
+from convertkit.conversion.place import check_place, check_space
+from convertkit.conversion.publish import publish
+from convertkit.conversion.staging import open_staging
+from convertkit.conversion.stop import stop_on_signals
 from convertkit.errors import ConvertError, Finding
 from convertkit.release.digests import sha256_files
 from convertkit.release.recipe import GGUF, Recipe, read_recipe

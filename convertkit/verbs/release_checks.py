@@ -9,7 +9,7 @@ from typing import Any
 from convertkit.checks.engines import audit_engines
 from convertkit.checks.target import TargetModel, read_target
 from convertkit.containers.folder import open_any
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.engines.rules import ENGINES
 from convertkit.errors import Finding, finding
 from convertkit.release.recipe import EngineWish, Recipe

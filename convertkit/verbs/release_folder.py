@@ -12,11 +12,11 @@ from typing import Any
 from convertkit.checks.code_counts import code_counts
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
-from convertkit.convert.carry import CARRIED_KEY
-from convertkit.convert.failures import write_failure
-from convertkit.convert.staging import Staging
-from convertkit.convert.stop import Stop
-from convertkit.convert.syscalls import KERNEL, UNSUPPORTED, remove_tree, write_new
+from convertkit.conversion.carry import CARRIED_KEY
+from convertkit.conversion.failures import write_failure
+from convertkit.conversion.staging import Staging
+from convertkit.conversion.stop import Stop
+from convertkit.conversion.syscalls import KERNEL, UNSUPPORTED, remove_tree, write_new
 from convertkit.release.card import render_card, render_variant_card
 from convertkit.release.page import render_page
 from convertkit.release.paths import MANIFEST, OWN_FILES, ROWS, join
@@ -121,7 +121,8 @@ def _source_files(made: Sequence[Made]) -> list[Mapping[str, Any]]:
     for one in made:
         if one.job.variant.made_from is None:
             seen.update({str(item["path"]): item for item in one.manifest.source})
-    return [{"path": path, "size_bytes": seen[path]["size"], "sha256": seen[path]["sha256"]} for path in sorted(seen)]
+    rows = (seen[path] for path in sorted(seen))
+    return [{"size_bytes" if key == "size" else key: value for key, value in row.items()} for row in rows]
 
 
 def _report(

@@ -10,7 +10,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import Identity, identify
+from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import ENGINES
 from convertkit.errors import refusal
 from convertkit.release.recipe import SCHEMA

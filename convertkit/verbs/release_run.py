@@ -11,10 +11,10 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
 from convertkit.containers.strict_json import dump_json, parse_json
-from convertkit.convert.place import check_place
-from convertkit.convert.staging import Staging
-from convertkit.convert.stop import Interrupted
-from convertkit.convert.syscalls import KERNEL, remove_tree, write_new
+from convertkit.conversion.place import check_place
+from convertkit.conversion.staging import Staging
+from convertkit.conversion.stop import Interrupted
+from convertkit.conversion.syscalls import KERNEL, remove_tree, write_new
 from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.progress import Progress
 from convertkit.release.digests import sha256_files

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.foreseen import foresee
-from convertkit.convert.identify import identify
-from convertkit.convert.plan import Plan
-from convertkit.convert.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
+from convertkit.conversion.foreseen import foresee
+from convertkit.conversion.identify import identify
+from convertkit.conversion.plan import Plan
+from convertkit.conversion.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.formats import FORMATS
 from convertkit.release.recipe import GGUF, SOURCE, Recipe, Variant
@@ -110,9 +110,7 @@ def reporters_of(recipe: Recipe, job: Job, workers: int, source_sha256: Mapping[
     known = source_sha256 if job.variant.against == SOURCE else None
     makers: Mapping[str, Reporter] = {
         "FIDELITY_GATE.json": gate_report(recipe.limits),
-        "DEQUANT_REPORT.json": dequant_report(
-            reference, workers, source_sha256 if job.variant.against == SOURCE else None
-        ),
+        "DEQUANT_REPORT.json": dequant_report(reference, workers, known),
         "LOAD_SHAPE_AUDIT.json": audit_report(),
         "GGUF_REPORT.json": gguf_report(written=True),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.renaming import Rename, tensors_by_file
+from convertkit.conversion.renaming import Rename, tensors_by_file
 from convertkit.errors import Finding
 from convertkit.layouts.rules import families
 from convertkit.release.recorded import Recorded

@@ -15,13 +15,13 @@ from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
 from convertkit.containers.loose import Loose, open_loose
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import dump_config
-from convertkit.convert.identify import identify
-from convertkit.convert.place import check_place
-from convertkit.convert.plan import DEFAULT_SHARD_BYTES, METADATA, Draft, Plan, settle
-from convertkit.convert.renaming import has_config, refuse_gguf
-from convertkit.convert.repair_work import RepairRequest, Work
-from convertkit.convert.repairs import Repair, apply_repairs
-from convertkit.convert.units import Copy
+from convertkit.conversion.identify import identify
+from convertkit.conversion.place import check_place
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, METADATA, Draft, Plan, settle
+from convertkit.conversion.renaming import has_config, refuse_gguf
+from convertkit.conversion.repair_work import RepairRequest, Work
+from convertkit.conversion.repairs import Repair, apply_repairs
+from convertkit.conversion.units import Copy
 from convertkit.errors import Finding, finding, refusal, shown
 from convertkit.verbs.line import Case, Options, Report, Reporter, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run

@@ -12,10 +12,10 @@ from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.verify import Evidence, ExpandedEvidence, RespelledEvidence
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.stop import Stop
-from convertkit.convert.survey import Desk
-from convertkit.convert.tiles import Buffers, worker_count
-from convertkit.convert.units import Cast, Copy, Expand, Respell
+from convertkit.conversion.stop import Stop
+from convertkit.conversion.survey import Desk
+from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.units import Cast, Copy, Expand, Respell
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT

@@ -11,7 +11,7 @@ from typing import Any
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.strict_json import parse_json
-from convertkit.convert.target import Target
+from convertkit.conversion.target import Target
 from convertkit.errors import ConvertError, refusal, shown
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")

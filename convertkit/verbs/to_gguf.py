@@ -9,12 +9,12 @@ from pathlib import Path
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.gguf_parts import SUFFIX
-from convertkit.convert.gguf_planner import plan_gguf
-from convertkit.convert.gguf_request import drafter_request, model_request
-from convertkit.convert.gguf_target import open_target
-from convertkit.convert.identify import identify
-from convertkit.convert.place import Kind, check_place
-from convertkit.convert.plan import Plan
+from convertkit.conversion.gguf_planner import plan_gguf
+from convertkit.conversion.gguf_request import drafter_request, model_request
+from convertkit.conversion.gguf_target import open_target
+from convertkit.conversion.identify import identify
+from convertkit.conversion.place import Kind, check_place
+from convertkit.conversion.plan import Plan
 from convertkit.errors import refusal
 from convertkit.grids.ggml.types import LIBRARY_TYPES
 from convertkit.layouts.gguf_types import TYPE_NAMES

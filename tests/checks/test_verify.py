@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import convertkit.convert.run as run
+import convertkit.conversion.run as run
 import convertkit.verbs.line as line
 from convertkit.errors import ConvertError
 from convertkit.verbs.convert import convert

@@ -13,7 +13,7 @@ from convertkit.cli.limits import raise_open_files
 from convertkit.cli.main import main
 from convertkit.cli.runner import NO_THREAD, findings_of
 from convertkit.containers.files import MANY_FILES, open_regular
-from convertkit.convert.failures import write_failure
+from convertkit.conversion.failures import write_failure
 from convertkit.errors import ConvertError
 
 DRAFTER = Path(__file__).parents[2] / "fixtures" / "dflash-tiny"

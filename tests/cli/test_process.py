@@ -124,7 +124,7 @@ IN_A_CALLBACK = """
 import ctypes, os, signal, time
 from contextlib import nullcontext
 from convertkit.cli.signals import Interrupted, raised_signals
-from convertkit.convert.stop import stop_on_signals
+from convertkit.conversion.stop import stop_on_signals
 def callback():
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.01)

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from convertkit.convert.flusher import Pace
-from convertkit.convert.syscalls import Syscalls
+from convertkit.conversion.flusher import Pace
+from convertkit.conversion.syscalls import Syscalls
 from tests.crash.pipeline import Tap, assert_sums_hold, contents, convert, make_source, snapshot
 
 DEBRIS = re.compile(r"\.out\.(lock|partial-[0-9a-f]{12})")

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from convertkit.convert.staging import open_staging
-from convertkit.convert.syscalls import Syscalls
+from convertkit.conversion.staging import open_staging
+from convertkit.conversion.syscalls import Syscalls
 from convertkit.verbs import line
 from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4

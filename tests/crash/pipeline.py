@@ -17,13 +17,13 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.containers.safetensors import EncodedHeader, encode_header
-from convertkit.convert.flusher import Pace
-from convertkit.convert.place import check_place, check_space
-from convertkit.convert.publish import Carried, Published, carry_over, publish
-from convertkit.convert.sink import Sink, open_sink, write_small
-from convertkit.convert.staging import open_staging
-from convertkit.convert.stop import Stop, stop_on_signals
-from convertkit.convert.syscalls import How, Kernel, Syscalls
+from convertkit.conversion.flusher import Pace
+from convertkit.conversion.place import check_place, check_space
+from convertkit.conversion.publish import Carried, Published, carry_over, publish
+from convertkit.conversion.sink import Sink, open_sink, write_small
+from convertkit.conversion.staging import open_staging
+from convertkit.conversion.stop import Stop, stop_on_signals
+from convertkit.conversion.syscalls import How, Kernel, Syscalls
 from convertkit.errors import Finding
 
 CHUNK_BYTES = 24_000

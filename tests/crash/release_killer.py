@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from convertkit.convert.staging import open_staging
-from convertkit.convert.syscalls import Syscalls
+from convertkit.conversion.staging import open_staging
+from convertkit.conversion.syscalls import Syscalls
 from convertkit.verbs import line
 from convertkit.verbs import release as verb
 from convertkit.verbs.line import Options

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from convertkit.convert.stop import Stop
+from convertkit.conversion.stop import Stop
 from convertkit.errors import ConvertError
 from tests.crash.pipeline import convert
 

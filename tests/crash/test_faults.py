@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from convertkit.convert.stop import Interrupted
+from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
 from tests.crash.pipeline import LISTING, Tap, assert_sums_hold, contents, convert, make_source, snapshot
 

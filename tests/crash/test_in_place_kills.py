@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from convertkit.containers.folder import EDIT_FOLDER, open_checkpoint
-from convertkit.convert.syscalls import Syscalls
+from convertkit.conversion.syscalls import Syscalls
 from convertkit.errors import ConvertError
 from convertkit.verbs.fix_keys import Keys, fix_keys
 from convertkit.verbs.manifest import manifest

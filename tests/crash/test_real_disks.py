@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from convertkit.convert.place import check_place, check_space
-from convertkit.convert.publish import publish
-from convertkit.convert.sink import open_sink, write_small
-from convertkit.convert.staging import open_staging
-from convertkit.convert.stop import Stop
+from convertkit.conversion.place import check_place, check_space
+from convertkit.conversion.publish import publish
+from convertkit.conversion.sink import open_sink, write_small
+from convertkit.conversion.staging import open_staging
+from convertkit.conversion.stop import Stop
 from convertkit.errors import ConvertError
 from tests.crash.pipeline import PLANS, convert, make_source
 

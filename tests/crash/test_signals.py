@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from convertkit.convert.stop import Interrupted, stop_on_signals
+from convertkit.conversion.stop import Interrupted, stop_on_signals
 from convertkit.errors import ConvertError
 from tests.crash.pipeline import LISTING, assert_sums_hold, contents, convert, make_source
 

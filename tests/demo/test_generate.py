@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
-from convertkit.convert.selection import choose
+from convertkit.conversion.identify import identify
+from convertkit.conversion.selection import choose
 from convertkit.demo.__main__ import main
 from convertkit.demo.drafters import KINDS, config_of, tensors_of
 from convertkit.demo.generate import generate, grid_planes, natural

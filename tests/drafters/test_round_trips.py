@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.demo.generate import generate
 from convertkit.drafter import DrafterSpec, differences
 from convertkit.layouts.reading import stated_spec

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convertkit.convert.vocabulary import judge_map
+from convertkit.conversion.vocabulary import judge_map
 
 IDS = np.array([0, 1, 4, 8, 9, 15], np.int64)
 OFFSETS = IDS - np.arange(6)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.errors import ConvertError
 from convertkit.layouts.configs import READINGS
 from convertkit.layouts.fields import read_values

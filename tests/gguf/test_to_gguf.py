@@ -18,8 +18,8 @@ from convertkit.cli.main import main
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf_values import plain
 from convertkit.containers.reader import Reader
-from convertkit.convert.gguf_run import GGUF_RUNNERS
-from convertkit.convert.gguf_units import Recode
+from convertkit.conversion.gguf_run import GGUF_RUNNERS
+from convertkit.conversion.gguf_units import Recode
 from convertkit.errors import ConvertError
 from convertkit.layouts.gguf_names import ARCHS, from_hub
 from convertkit.verbs.convert import convert as convert_to

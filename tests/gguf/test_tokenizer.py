@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from convertkit.containers.gguf_values import plain
-from convertkit.convert.gguf_tokenizer import recognise, vocabulary_of_folder
+from convertkit.conversion.gguf_tokenizer import recognise, vocabulary_of_folder
 from convertkit.errors import ConvertError
 from tests.gguf.models import QWEN2_SPLIT, byte_tokens, write_tokenizer
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.dialects.writing import write_quantization
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from convertkit.convert.sink import Sink
-from convertkit.convert.stop import Interrupted
+from convertkit.conversion.sink import Sink
+from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
 from convertkit.verbs.line import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
@@ -167,3 +167,15 @@ def test_an_old_output_whose_manifest_is_a_fifo_is_replaced(tmp_path: Path, name
     shutil.copy(DRAFTER / "config.json", tmp_path / "out" / "notes.txt")
     assert verify(packed(tmp_path / "out", Options(force=True))).status == 0
     assert (tmp_path / "out" / "notes.txt").exists()
+
+
+def test_a_report_folder_that_cannot_be_made_does_not_hide_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConvertError) as caught:
+        pack_nvfp4(
+            DRAFTER, tmp_path / "out", limits={"max_rel_rms": 0.0}, options=Options(report_dir=tmp_path / "file")
+        )
+    codes = [item.code for item in caught.value.findings]
+    assert (codes[0], codes[-1], caught.value.status) == ("E_GATE", "E_WRITE", 1)
+    assert str(tmp_path / "file") in caught.value.findings[-1].message
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -15,7 +15,7 @@ import pytest
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.safetensors import encode_header
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.errors import MAX_FAULTS, MAX_MESSAGE, ConvertError, finding
 from convertkit.verbs.audit import audit
 from tests.dialects.tiny import DFLASH_CONFIG

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convertkit.convert.syscalls import Kernel
+from convertkit.conversion.syscalls import Kernel
 from convertkit.errors import ConvertError
 from convertkit.verbs import line
 from convertkit.verbs.convert import convert

@@ -20,6 +20,7 @@ from convertkit.hub.address import Address, origin_of, parse_address
 from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4
 from tests.hub.server import COMMIT, Hub, serve
+from tests.release.recipes import LOSSY
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,6 +145,16 @@ def test_verify_by_the_digests_of_the_hub(drafter: Path, tmp_path: Path) -> None
         real = Path(os.path.realpath(blob))
         real.write_bytes(real.read_bytes().replace(b"64", b"65", 1))
         assert convertkit(hub, tmp_path / "home", "verify", "hf://org/drafter").returncode == 1
+
+
+def test_a_release_from_the_hub(hub: Hub, tmp_path: Path) -> None:
+    text = LOSSY.replace('source = "drafter"', 'source = "hf://org/drafter/bf16"')
+    text = text.replace('files = ["drafter/LICENSE", "drafter/NOTICE"]', "")
+    (tmp_path / "recipe.toml").write_text(text)
+    done = convertkit(hub, tmp_path / "home", "release", tmp_path / "recipe.toml", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    sources = json.loads((tmp_path / "out" / "MANIFEST.json").read_bytes())["source"]["files"]
+    assert {(item["repo"], item["revision"]) for item in sources} == {("hf:org/drafter", COMMIT)}
 
 
 def test_addresses() -> None:

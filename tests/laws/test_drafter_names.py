@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from convertkit.convert.drafters import ROUTES
+from convertkit.conversion.drafters import ROUTES
 from convertkit.layouts.expected import expected_tensors
 from convertkit.layouts.layout import Layout, Rule
 from convertkit.layouts.names import HUBS, MISSPELLED, from_hub, to_hub

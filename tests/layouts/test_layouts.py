@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from convertkit.convert.identify import identify_layout
+from convertkit.conversion.identify import identify_layout
 from convertkit.layouts.drafters import DRAFTERS
 from convertkit.layouts.expected import expected_tensors
 from convertkit.layouts.layout import DIMENSIONS, Layout, dimensions, evaluate

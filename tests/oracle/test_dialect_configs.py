@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
+from convertkit.conversion.identify import identify
 from convertkit.dialects.coverage import coverage_of
 from convertkit.dialects.linears import dense_linears
 from convertkit.dialects.reading import read_scheme

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.repair_work import RepairRequest
+from convertkit.conversion.repair_work import RepairRequest
 from convertkit.demo.generate import generate
 from convertkit.verbs.line import Result
 from convertkit.verbs.repair import repair

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from convertkit.convert.syscalls import Kernel
+from convertkit.conversion.syscalls import Kernel
 from convertkit.errors import ConvertError
 from convertkit.release.replace import remove_file, replace_files
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.convert import renaming
-from convertkit.convert.syscalls import Kernel
+from convertkit.conversion import renaming
+from convertkit.conversion.syscalls import Kernel
 from convertkit.errors import ConvertError
 from convertkit.progress import Silent
 from convertkit.release.reports import validate_report

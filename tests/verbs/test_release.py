@@ -17,7 +17,7 @@ import pytest
 from convertkit.cli.main import main
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.convert.stop import Interrupted
+from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
 from convertkit.release.recipe import read_recipe
 from convertkit.verbs import line, release_run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.convert.repair_work import RepairRequest
+from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report
 from convertkit.verbs.diff import diff

@@ -14,8 +14,8 @@ import pytest
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.folder import open_checkpoint
-from convertkit.convert.identify import identify
-from convertkit.convert.repair_work import RepairRequest
+from convertkit.conversion.identify import identify
+from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError, Finding
 from convertkit.verbs.audit import audit
 from convertkit.verbs.fix_keys import fix_keys

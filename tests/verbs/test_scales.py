@@ -14,7 +14,7 @@ from convertkit.checkpoint import TensorSpec
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.containers.safetensors import encode_header
-from convertkit.convert import encoders
+from convertkit.conversion import encoders
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report

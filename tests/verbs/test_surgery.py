@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.convert.repair_work import RepairRequest
+from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.verbs.line import Result
 from convertkit.verbs.repair import repair

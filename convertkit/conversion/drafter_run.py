@@ -1,0 +1,59 @@
+"""Carries out the units of ``drafter_units``. Vocabulary maps are small and read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convertkit.containers.reader import Reader
+from convertkit.conversion.drafter_units import Borrow, Mask, Offsets
+from convertkit.conversion.run import Job, TensorOut
+from convertkit.conversion.tiles import byte_chunks, bytes_view
+
+
+def _run_borrow(job: Job, unit: Borrow) -> dict[str, str]:
+    """Copy from the lender, whose files must not change meanwhile."""
+    desk = job.desk
+    out = TensorOut(job, unit.outputs[0])
+    with Reader(unit.lender) as reader:
+        for offset, length in byte_chunks(unit.lent.size_bytes):
+            desk.stop.check()
+            view = bytes_view(desk.buffers.take("source", "|u1", (length,)))
+            reader.read_into(unit.lent, offset, view)
+            out.write(view)
+            desk.progress.advance(length)
+        reader.assert_unchanged()
+    return {out.spec.name: out.close()}
+
+
+def _run_offsets(job: Job, unit: Offsets) -> dict[str, str]:
+    """Absolute ids less their index."""
+    ids = job.desk.reader.array(unit.source.spec.name)
+    offsets = (ids.astype(np.int64) - np.arange(ids.size)).astype(ids.dtype)
+    out = TensorOut(job, unit.outputs[0])
+    out.write(memoryview(offsets.tobytes()))
+    job.desk.progress.advance(offsets.nbytes)
+    return {out.spec.name: out.close()}
+
+
+def _run_mask(job: Job, unit: Mask) -> dict[str, str]:
+    """True at every target id that the draft vocabulary has."""
+    stored: npt.NDArray[Any] = job.desk.reader.array(unit.source.spec.name)
+    ids = stored.astype(np.int64)
+    mask = np.zeros(unit.vocabulary, np.uint8)
+    mask[ids + np.arange(ids.size) if unit.form == "offsets" else ids] = 1
+    out = TensorOut(job, unit.outputs[0])
+    out.write(memoryview(mask.tobytes()))
+    job.desk.progress.advance(stored.nbytes)
+    return {out.spec.name: out.close()}
+
+
+DRAFTER_RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
+    Borrow: _run_borrow,
+    Offsets: _run_offsets,
+    Mask: _run_mask,
+}
+"""What carries out each kind of unit."""

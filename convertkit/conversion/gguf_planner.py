@@ -1,0 +1,276 @@
+"""From a safetensors checkpoint to the plan of a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
+from convertkit.containers.gguf import encode_gguf_header
+from convertkit.containers.gguf_values import Value, text, u32
+from convertkit.conversion.gguf_units import Given, Ids, Order, Quantize, Recode, Regroup, Source, dtype_of, shape_of
+from convertkit.conversion.identify import Identity
+from convertkit.conversion.plan import Draft, Drop, Plan, PlannedFile, Unit, settle
+from convertkit.conversion.tiles import raise_all
+from convertkit.dialects.planes import PackedModule
+from convertkit.dtypes import BLOCK_TYPES, FLOATS
+from convertkit.errors import Finding, finding, refusal
+from convertkit.layouts.fused import fused_groups
+from convertkit.layouts.gguf_fields import FILE_TYPES
+from convertkit.layouts.gguf_names import (
+    DROPPED_HUB,
+    WITHOUT_INPUT_SCALE,
+    Arch,
+    Named,
+    NameRule,
+    expected_names,
+    from_hub,
+    hub_name,
+)
+from convertkit.layouts.gguf_types import ALIASES, Setting, fitting_type, wanted_type
+from convertkit.layouts.rules import compile_template, natural_key
+
+QUANTIZATION_VERSION = 2
+"""ggml 0.25.3 ``GGML_QNT_VERSION``."""
+
+
+@dataclass(frozen=True)
+class GgufRequest:
+    """What the file shall be. ``model`` are the architecture's keys, ``vocabulary`` the ``tokenizer.*`` ones.
+
+    ``heads`` maps config fields to numbers of heads, ``leave`` source tensors to the reason they are left out,
+    ``given`` are tensors made from the config. ``experts`` is the number of experts of a layer, 0 without.
+    """
+
+    type: str
+    arch: Arch
+    layers: int
+    heads: Mapping[str, int]
+    model: Mapping[str, Value]
+    vocabulary: Mapping[str, Value]
+    target_vocabulary: int
+    experts: int = 0
+    leave: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, bytes] = field(default_factory=dict)
+    name: str | None = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One weight of the source and its place in the GGUF; ``expert`` None outside stacks."""
+
+    source: Source
+    named: Named
+    expert: int | None
+
+    @property
+    def module(self) -> str:
+        name = self.source.module if isinstance(self.source, PackedModule) else _name(self.source)
+        return name.removesuffix(".weight")
+
+
+def _name(source: Source) -> str:
+    assert isinstance(source, TensorRef)
+    return source.spec.name
+
+
+def plan_gguf(source: Checkpoint, identity: Identity, request: GgufRequest, file_name: str) -> Plan:
+    """Plan one GGUF file. Raises ``ConvertError`` with every tensor that has no place, or no weight for a place."""
+    raise_all(item for item in identity.findings if item.severity == "error")
+    if max(request.layers, request.experts) > len(source.tensors):
+        message = f"the config states {request.layers:,} layers and {request.experts:,} experts, the source has "
+        raise refusal("E_LAYOUT_MISSING", f"{message}{len(source.tensors):,} tensors", file="config.json")
+    placed, drops, faults = _place(source, identity, request)
+    stacks = _stacks(placed)
+    names = {name for name, _ in stacks}
+    faults += [
+        finding("E_LAYOUT_MISSING", "error", f"llama.cpp's {request.arch.name} needs '{name}', and nothing gives it")
+        for name in expected_names(request.arch, request.layers) if name not in names
+    ]  # fmt: skip
+    faults += [fault for _, parts in stacks for fault in _stack_faults(parts, request)]
+    raise_all(faults)
+    units, notes = _units(stacks, identity, request)
+    used = {name for unit in units for name in unit.inputs}
+    drops += [
+        Drop(module.input_scale.spec.name, "activation scale that llama.cpp does not load here")
+        for module in identity.packed.values()
+        if module.input_scale is not None and module.input_scale.spec.name not in used
+    ]
+    units += [Given(TensorSpec(name, "F32", (len(data) // 4,)), data) for name, data in request.given.items()]
+    notes += [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
+    header = encode_gguf_header(_metadata(request), _in_order(units))
+    parameters = {
+        "type": request.type,
+        "arch": request.arch.name,
+        "layout": identity.layout.name,
+        **request.parameters,
+    }
+    draft = Draft(
+        "to-gguf", parameters, units, drops, {}, [*request.findings, *notes], (PlannedFile(file_name, header),)
+    )
+    return settle(source, draft)
+
+
+def _in_order(units: Iterable[Unit]) -> list[TensorSpec]:
+    return sorted((spec for unit in units for spec in unit.outputs), key=lambda spec: natural_key(spec.name))
+
+
+def _metadata(request: GgufRequest) -> dict[str, Value]:
+    kind = ALIASES.get(request.type, request.type)
+    general: dict[str, Value] = {"general.architecture": text(request.arch.name), "general.type": text("model")}
+    if request.name is not None:
+        general["general.name"] = text(request.name)
+    general["general.file_type"] = u32(FILE_TYPES[kind])
+    general["general.quantization_version"] = u32(QUANTIZATION_VERSION)
+    return {**general, **request.model, **request.vocabulary}
+
+
+def _place(
+    source: Checkpoint, identity: Identity, request: GgufRequest
+) -> tuple[list[Placed], list[Drop], list[Finding]]:
+    placed: list[Placed] = []
+    drops = [Drop(name, "scale of a quantized KV cache") for name in identity.planes.kv_scales]
+    faults: list[Finding] = []
+    gone = identity.planes.plane_names | set(identity.planes.kv_scales)
+    weights: list[tuple[str, Source]] = [(name, ref) for name, ref in source.tensors.items() if name not in gone]
+    weights += [(f"{module}.weight", packed) for module, packed in identity.packed.items()]
+    for name, weight in weights:
+        reason = request.leave.get(name) or dropped_reason(name)
+        named = from_hub(request.arch, name)
+        if reason is not None and isinstance(weight, TensorRef):
+            drops.append(Drop(name, reason))
+        elif named is None or int(named.captures.get("i", 0)) >= request.layers:
+            message = f"llama.cpp's {request.arch.name} has no place for it"
+            faults.append(finding("E_LAYOUT_EXTRA", "error", message, tensor=name))
+        else:
+            expert = int(named.captures["e"]) if "e" in named.captures else None
+            placed.append(Placed(weight, named, expert))
+    return placed, drops, faults
+
+
+def dropped_reason(name: str) -> str | None:
+    """Why no GGUF holds a tensor of this name, or None."""
+    plain = hub_name(name)
+    return next((why for rule, why in DROPPED_HUB.items() if compile_template(rule).match(plain) is not None), None)
+
+
+def _stacks(placed: Iterable[Placed]) -> list[tuple[str, list[Placed]]]:
+    """Weights by GGUF name, experts in order."""
+    stacks: dict[str, list[Placed]] = {}
+    for item in placed:
+        stacks.setdefault(item.named.gguf, []).append(item)
+    for parts in stacks.values():
+        parts.sort(key=lambda part: -1 if part.expert is None else part.expert)
+    return sorted(stacks.items(), key=lambda item: natural_key(item[0]))
+
+
+def _stack_faults(parts: Sequence[Placed], request: GgufRequest) -> Iterable[Finding]:
+    first = parts[0]
+    name = first.module
+    if first.named.rule.stacked:
+        if [part.expert for part in parts] != list(range(request.experts)):
+            yield finding("E_LAYOUT_MISSING", "error", f"not all of {request.experts} experts are there", tensor=name)
+        if len({(shape_of(part.source), dtype_of(part.source)) for part in parts}) > 1:
+            yield finding("E_LAYOUT_SHAPE", "error", "experts of one layer differ in shape or type", tensor=name)
+    elif len(parts) > 1:
+        yield finding("E_NAME_COLLISION", "error", f"{len(parts)} tensors would become it", tensor=first.named.gguf)
+    rule, dtype, shape = first.named.rule, dtype_of(first.source), shape_of(first.source)
+    if rule.treatment == "ids":
+        if dtype != "I64" or len(shape) != 1:
+            yield finding("E_LAYOUT_DTYPE", "error", f"d2t is {dtype} {list(shape)}, not a list of I64", tensor=name)
+    elif dtype not in (*FLOATS, "NVFP4"):
+        yield finding("E_WEIGHT_DTYPE", "error", f"{dtype} is not BF16, F16 or F32", tensor=name)
+    if rule.heads and (not request.heads.get(rule.heads) or shape[0] % (2 * request.heads[rule.heads])):
+        yield finding("E_LAYOUT_SHAPE", "error", f"{shape[0]} rows do not divide into heads of even size", tensor=name)
+    if not 1 <= len(shape) <= 3:
+        yield finding("E_LAYOUT_SHAPE", "error", f"shape {list(shape)} has no place in a GGUF", tensor=name)
+
+
+def _units(
+    stacks: Sequence[tuple[str, list[Placed]]], identity: Identity, request: GgufRequest
+) -> tuple[list[Unit], list[Finding]]:
+    tied = request.arch.tied and "output.weight" not in dict(stacks)
+    seventy = request.layers == 80 and request.heads["num_attention_heads"] != request.heads["num_key_value_heads"]
+    setting = Setting(request.type, request.layers, tied, seventy and not request.arch.drafter)
+    chosen = _chosen_for_nvfp4(stacks, identity, request)
+    units: list[Unit] = []
+    notes: list[Finding] = []
+    quantized: dict[str, tuple[str, Placed]] = {}
+    for name, parts in stacks:
+        first = parts[0]
+        source = dtype_of(first.source)
+        dense = source if source in FLOATS else "BF16"
+        wanted = wanted_type(setting, first.named, dense)
+        if wanted == "NVFP4" and source != "NVFP4" and first.module not in chosen:
+            wanted = dense
+        dtype = fitting_type(wanted, shape_of(first.source)[-1], dense)
+        if dtype != wanted:
+            notes.append(_fallback(name, wanted, dtype, shape_of(first.source)[-1]))
+        if dtype == "NVFP4" and source != "NVFP4":
+            quantized[first.module] = (name, first)
+        else:
+            units.append(_unit(name, parts, dtype, request))
+    units += _quantize_groups(quantized, identity, request)
+    return units, notes
+
+
+def _fallback(name: str, wanted: str, dtype: str, width: int) -> Finding:
+    message = f"rows of {width} are not whole {wanted} blocks of {BLOCK_TYPES[wanted].block}: stored as {dtype}"
+    return finding("W_GGUF_FALLBACK", "warning", message, tensor=name, data={"wanted": wanted, "stored": dtype})
+
+
+def _order(rule: NameRule, request: GgufRequest) -> tuple[Order, int]:
+    return ("interleave", request.heads[rule.heads]) if rule.heads else ("keep", 0)
+
+
+def _unit(name: str, parts: Sequence[Placed], dtype: str, request: GgufRequest) -> Unit:
+    rule = parts[0].named.rule
+    sources = tuple(part.source for part in parts)
+    order, heads = _order(rule, request)
+    if rule.treatment == "ids" and isinstance(sources[0], TensorRef):
+        return Ids(sources[0], name, 1, request.target_vocabulary)
+    packed = tuple(source for source in sources if isinstance(source, PackedModule))
+    if dtype == "NVFP4" and len(packed) == len(sources):
+        part = name.removesuffix(".weight").rpartition(".")[2]
+        inputs = all(module.input_scale is not None for module in packed) and part not in WITHOUT_INPUT_SCALE
+        return Regroup(packed, name, rule.stacked, order, heads, inputs)
+    shape = shape_of(sources[0])
+    return Recode(
+        sources, TensorSpec(name, dtype, (len(sources), *shape) if rule.stacked else shape), order, heads, rule.shift
+    )
+
+
+def _chosen_for_nvfp4(
+    stacks: Sequence[tuple[str, list[Placed]]], identity: Identity, request: GgufRequest
+) -> frozenset[str]:
+    """Dense modules that ``--type nvfp4`` quantizes: what the layout packs by default, if nothing is packed."""
+    if request.type != "nvfp4" or identity.packed:
+        return frozenset()
+    roles = identity.layout.packed_roles
+    chosen = {
+        part.module
+        for _, parts in stacks for part in parts
+        if part.named.rule.treatment == "matrix" and identity.layout.role_of(f"{part.module}.weight") in roles
+    }  # fmt: skip
+    stacked = [parts[0] for _, parts in stacks if parts[0].named.rule.stacked and parts[0].module in chosen]
+    if stacked:
+        raise refusal("E_LOSS", "dense experts are not quantized to NVFP4 on the way", tensor=stacked[0].module,
+                      fix="pack them first: convertkit pack-nvfp4, then to-gguf")  # fmt: skip
+    return frozenset(chosen)
+
+
+def _quantize_groups(
+    quantized: Mapping[str, tuple[str, Placed]], identity: Identity, request: GgufRequest
+) -> list[Quantize]:
+    """Linears that engines fuse share one global scale here too, so that the planes can become a pack again."""
+    units = []
+    for members in fused_groups(quantized, identity.layout).values():
+        rows = [quantized[module] for module in members]
+        refs = tuple(item.source for _, item in rows if isinstance(item.source, TensorRef))
+        orders = tuple(_order(item.named.rule, request) for _, item in rows)
+        if len({ref.spec.dtype for ref in refs}) > 1:
+            raise refusal("E_WEIGHT_DTYPE", "the parts of a fused layer have different dtypes", tensor=members[0])
+        units.append(Quantize(refs, tuple(name for name, _ in rows), orders))
+    return units

@@ -1,0 +1,262 @@
+"""Changing the headers and small files of a checkpoint where it lies: journaled, and old or new after any end.
+
+Beside the files a change makes one folder::
+
+    .convertkit-edit.new/    being written: nothing has begun, it is simply removed
+    .convertkit-edit/        edit.json and the bytes of every header and small file, before and after, fsynced
+    .convertkit-edit.done/   all is done, it is simply removed
+
+From the rename to ``.convertkit-edit`` on the change can be finished, or taken back, from the journal alone: a
+weight file has one of two sizes, which says whether its payload has been moved, and its header is written whole
+again. Payload bytes are never written; they are moved by the filesystem, or copied to a new file that takes the
+name of the old one in one step. What is not covered: power loss while the filesystem moves blocks, which Linux does
+not promise to be one step; compare tensor digests (``--prove``, ``verify``) after that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from convertkit.checkpoint import WeightFile
+from convertkit.containers.files import in_hub_cache
+from convertkit.containers.folder import EDIT_FOLDER
+from convertkit.conversion.edit_journal import (
+    DONE,
+    FRESH,
+    Edit,
+    HeaderEdit,
+    Side,
+    broken,
+    close_journal,
+    read_journal,
+    write_journal,
+    write_synced,
+)
+from convertkit.conversion.failures import write_failure
+from convertkit.conversion.stop import Stop
+from convertkit.conversion.syscalls import (
+    KERNEL,
+    UNSUPPORTED,
+    Syscalls,
+    copy_step,
+    remove_tree,
+    sync_folder,
+    write_all,
+)
+from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+
+COPY_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How the header of a file was written: ``in place``, ``blocks moved`` or ``rewritten``."""
+
+    name: str
+    method: str
+
+
+def refuse_shared(root: Path, names: Sequence[str]) -> None:
+    """Raise E_NOT_IN_PLACE with every file that others see too: links, second names, files of a hub cache; and
+    E_OUT_LOCKED for one that somebody has open for writing."""
+    faults = []
+    if in_hub_cache(root):
+        faults.append(_not_here("the folder belongs to a download cache, whose files are shared by name", None))
+    for name in names:
+        status = os.lstat(root / name)
+        if stat.S_ISLNK(status.st_mode):
+            faults.append(_not_here("the file is a symbolic link; what it leads to may be shared", name))
+        elif not stat.S_ISREG(status.st_mode):
+            faults.append(_not_here("not a regular file", name))
+        elif status.st_nlink > 1:
+            faults.append(
+                _not_here(f"the file has {status.st_nlink} names (hard links), all of which would change", name)
+            )
+        elif not os.access(root / name, os.W_OK):
+            faults.append(finding("E_WRITE", "error", "the file is not writable", file=name))
+        elif _has_writer(root / name):
+            faults.append(finding("E_OUT_LOCKED", "error", "another process has the file open for writing", file=name))
+    if faults:
+        raise ConvertError(faults)
+
+
+def _not_here(message: str, file: str | None) -> Finding:
+    return finding("E_NOT_IN_PLACE", "error", message, file=file, fix="write a new output: convertkit fix-keys SRC OUT")
+
+
+def _has_writer(path: Path) -> bool:
+    """Whether the kernel refuses a read lease because somebody writes; False where it gives no leases."""
+    try:
+        import fcntl
+
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (AttributeError, OSError) as error:
+        return isinstance(error, OSError) and error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+    return False
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the folder against other changes in place. Raises E_OUT_LOCKED, E_NOT_FOUND."""
+    import fcntl
+
+    try:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        fix = "name the folder that holds the weights"
+        raise refusal("E_NOT_FOUND", f"not a folder: {shown(root)} ({error.strerror})", fix=fix) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise refusal("E_OUT_LOCKED", "another run is changing this folder in place", fix="wait for it") from None
+    finally:
+        os.close(fd)
+
+
+def header_room(file: WeightFile, block_bytes: int, text_bytes: int) -> int:
+    """Length of a new header of ``text_bytes`` of JSON: the old one if that is long enough, else as many whole blocks
+    more as are needed, so that the payload can be moved without being written."""
+    old = file.data_start - 8
+    missing = max(0, text_bytes - old)
+    return old + -(-missing // block_bytes) * block_bytes
+
+
+def carry_out_edit(
+    root: Path, edit: Edit, stop: Stop, check: Callable[[], None], syscalls: Syscalls = KERNEL
+) -> tuple[Moved, ...]:
+    """Make the change, then ``check`` it; after an error of either everything is as it was. The caller holds
+    ``locked``.
+
+    Raises ``ConvertError``: E_NO_SPACE, E_WRITE, E_INTERRUPTED."""
+    try:
+        write_journal(root, edit, syscalls)
+    except OSError as error:
+        with suppress(OSError):  # nothing has been changed yet
+            remove_tree(syscalls, root / FRESH)
+        with suppress(OSError):
+            if os.path.lexists(root / EDIT_FOLDER):
+                close_journal(root, syscalls)
+        raise write_failure(error, root) from error
+    try:
+        moved = _bring(root, edit, "new", stop, syscalls)
+        check()
+    except (OSError, ConvertError) as error:
+        _bring(root, edit, "old", Stop(), syscalls)
+        close_journal(root, syscalls)
+        if isinstance(error, OSError):
+            raise write_failure(error, root) from error
+        raise
+    try:
+        close_journal(root, syscalls)
+    except OSError as error:  # the change is whole; the next run tidies up
+        raise write_failure(error, root) from error
+    return moved
+
+
+def recover(root: Path, side: Side, syscalls: Syscalls = KERNEL) -> tuple[Finding, ...]:
+    """Bring what a killed run left to its end: to the ``new`` state, or back to the ``old``. The caller holds
+    ``locked``. Raises E_EDIT_BROKEN if a file is in neither state."""
+    try:
+        for name in (FRESH, DONE):
+            remove_tree(syscalls, root / name)
+        if not os.path.lexists(root / EDIT_FOLDER):
+            return ()
+        _bring(root, read_journal(root), side, Stop(), syscalls)
+        close_journal(root, syscalls)
+    except OSError as error:
+        raise write_failure(error, root) from error
+    what = "finished" if side == "new" else "taken back"
+    return (finding("W_EDIT_RECOVERED", "warning", f"an earlier change in place was interrupted; it is {what} now"),)
+
+
+def _bring(root: Path, edit: Edit, side: Side, stop: Stop, syscalls: Syscalls) -> tuple[Moved, ...]:
+    """Bring every file to one state, whatever state each is in. Doing it twice does no harm."""
+    for header in edit.headers:
+        size = os.stat(root / header.name).st_size
+        if size not in (header.size_bytes("old"), header.size_bytes("new")):
+            raise broken(header.name, f"the file has {size:,} bytes")
+    moved = tuple(_bring_header(root, header, side, stop, syscalls) for header in edit.headers)
+    for file in edit.files:
+        _bring_file(root, file.name, file.new if side == "new" else file.old, syscalls)
+    sync_folder(syscalls, str(root))
+    return moved
+
+
+def _bring_header(root: Path, edit: HeaderEdit, side: Side, stop: Stop, syscalls: Syscalls) -> Moved:
+    path, method = root / edit.name, "in place"
+    spare = root / f".{edit.name}{EDIT_FOLDER}"
+    with suppress(FileNotFoundError):
+        syscalls.unlink(str(spare))
+    fd = syscalls.open(str(path), os.O_RDWR)
+    try:
+        missing = edit.size_bytes(side) - os.fstat(fd).st_size
+        if missing:
+            try:
+                syscalls.shift(fd, missing)
+                syscalls.fsync(fd)
+                method = "blocks moved"
+            except OSError as error:
+                if error.errno not in UNSUPPORTED:
+                    raise
+                _rewrite(fd, path, spare, edit, side, stop, syscalls)
+                return Moved(edit.name, "rewritten")
+        write_all(syscalls, fd, memoryview(edit.prefix(side)), 0)
+        syscalls.fsync(fd)
+    finally:
+        syscalls.close(fd)
+    return Moved(edit.name, method)
+
+
+def _rewrite(fd: int, path: Path, spare: Path, edit: HeaderEdit, side: Side, stop: Stop, syscalls: Syscalls) -> None:
+    """A new file with the other header and a copy of the payload takes the name in one step."""
+    source = len(edit.prefix("old" if side == "new" else "new"))
+    target = len(edit.prefix(side))
+    out = syscalls.open(str(spare), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        os.fchmod(out, stat.S_IMODE(os.fstat(fd).st_mode))
+        syscalls.allocate(out, edit.size_bytes(side))
+        syscalls.truncate(out, edit.size_bytes(side))
+        write_all(syscalls, out, memoryview(edit.prefix(side)), 0)
+        done = 0
+        while done < edit.payload_bytes:
+            stop.check()
+            step = copy_step(source + done, edit.payload_bytes - done, COPY_BYTES)
+            done += syscalls.copy_range(fd, source + done, out, target + done, step)
+        syscalls.fsync(out)
+    except BaseException:
+        with suppress(OSError):
+            syscalls.unlink(str(spare))
+        raise
+    finally:
+        syscalls.close(out)
+    syscalls.rename(str(spare), str(path), "plain")
+    sync_folder(syscalls, str(path.parent))
+
+
+def _bring_file(root: Path, name: str, data: bytes | None, syscalls: Syscalls) -> None:
+    if data is None:
+        with suppress(FileNotFoundError):
+            syscalls.unlink(str(root / name))
+        return
+    spare = root / f".{name}{EDIT_FOLDER}"
+    with suppress(FileNotFoundError):
+        syscalls.unlink(str(spare))
+    mode = os.stat(root / name).st_mode if os.path.exists(root / name) else None
+    write_synced(spare, data, syscalls)
+    if mode is not None:
+        os.chmod(spare, stat.S_IMODE(mode))
+    syscalls.rename(str(spare), str(root / name), "plain")

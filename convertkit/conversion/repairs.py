@@ -1,0 +1,244 @@
+"""The repairs: one function per option, and the table that says which finding codes each cures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from convertkit.conversion.repair_config import module_of, requantize, set_config, set_everywhere
+from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
+from convertkit.conversion.surgery import plan_surgery
+from convertkit.conversion.surgery_units import Rearrange, Swap, whole
+from convertkit.conversion.tying import tie_group
+from convertkit.dialects.planes import KV_SCALES
+from convertkit.dialects.scheme import blocks_of, strip_quantization
+from convertkit.dtypes import FLOATS
+from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.layouts.fused import Group, fused_groups, user_groups
+from convertkit.layouts.fusions import FUSIONS
+from convertkit.layouts.kv_scales import kv_scale_name, kv_scale_of
+from convertkit.layouts.rules import compile_template
+
+Step = Callable[[Work, RepairRequest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One row: the option, whether a request asks for it, what it does, the codes it cures, and how."""
+
+    option: str
+    asked: Callable[[RepairRequest], bool]
+    step: Step
+    cures: tuple[str, ...]
+    summary: str
+
+
+def rebuild_index(work: Work, request: RepairRequest) -> None:
+    """The index is made from the headers in any case; what it listed and no file holds is named."""
+    work.effect("--rebuild-index")
+    if work.lost:
+        message = f"the old index listed {len(work.lost)} tensors that no file holds; they are lost"
+        work.findings.append(
+            finding("W_INDEX_LOST", "warning", message, tensor=work.lost[0], data={"tensors": list(work.lost[:20])})
+        )
+
+
+def dedupe(work: Work, request: RepairRequest) -> None:
+    """Names that several files hold: kept once if the bytes are equal. Raises E_DUPLICATE_DIFFERS otherwise."""
+    faults = []
+    for name, refs in work.repeated.items():
+        work.effect("--dedupe")
+        if all(same_bytes(work.reader, refs[0], other) for other in refs[1:]):
+            work.note("N_DROPPED", f"held by {len(refs)} files with equal bytes; kept once", tensor=name)
+            continue
+        files = ", ".join(ref.file for ref in refs)
+        message = f"{files} hold it with different bytes"
+        fix = "find out which file is the model's and remove the other"
+        faults.append(finding("E_DUPLICATE_DIFFERS", "error", message, tensor=name, fix=fix))
+    if faults:
+        raise ConvertError(faults)
+
+
+def drop_tied(work: Work, request: RepairRequest) -> None:
+    """A stored head that repeats the embeddings goes, with all its planes. Raises E_TIED_DIFFERS where it does not
+    repeat them."""
+    option = "--drop-tied"
+    heads = [name for name in work.source.tensors if module_of(name).rpartition(".")[2] == "lm_head"]
+    bases = [name for name in work.source.tensors if module_of(name).endswith("embed_tokens") and "mtp." not in name]
+    if not heads:
+        return
+    table = {name.rpartition(".")[2]: work.source.tensors[name] for name in bases}
+    faults = []
+    for name in heads:
+        other = table.get(name.rpartition(".")[2])
+        if other is None or not same_bytes(work.reader, work.source.tensors[name], other):
+            message = "the head is not the embeddings byte for byte, so dropping it would change the model"
+            fix = "set tie_word_embeddings to false: repair --set-config"
+            faults.append(finding("E_TIED_DIFFERS", "error", message, tensor=name, fix=fix))
+    if faults:
+        raise ConvertError(faults)
+    for name in heads:
+        work.drop(name, "equal to the embeddings, byte for byte", option)
+    set_everywhere(work, "tie_word_embeddings", True)
+
+
+def strip_quant_residue(work: Work, request: RepairRequest) -> None:
+    """Config blocks of a checkpoint without packed weights, and scales beside dense weights."""
+    option = "--strip-quant-residue"
+    if work.identity.packed:
+        count = len(work.identity.packed)
+        raise refusal("E_ALREADY_QUANTIZED", f"{count} linears are packed, so its quantization is no residue",
+                      fix="expand them with dequant, or correct the config with --set-config")  # fmt: skip
+    orphans = [name for name in work.source.tensors if _is_orphan(work, name)]
+    for name in orphans:
+        work.drop(name, "scale of a weight that is stored dense", option)
+    if list(blocks_of(work.config)) or work.quant_config:
+        work.effect(option)
+        work.config = strip_quantization(work.config)
+        work.quant_config = {}
+        work.note("W_CONFIG_SET", "the quantization config is removed: nothing here is quantized", file="config.json")
+
+
+def _is_orphan(work: Work, name: str) -> bool:
+    module, _, leaf = name.rpartition(".")
+    weight = work.source.tensors.get(f"{module}.weight")
+    scales = ("weight_scale", "weight_scale_2", "weight_global_scale", "input_scale", "input_global_scale")
+    return leaf in scales and weight is not None and weight.spec.dtype in FLOATS
+
+
+def normalise_kv_scales(work: Work, request: RepairRequest) -> None:
+    """One spelling for the scales of the KV cache, values kept. Raises E_NAME_COLLISION if a scale is there twice."""
+    option, spelling = "--normalise-kv-scales", request.normalise_kv_scales or "modelopt"
+    for name, ref in work.source.tensors.items():
+        hit = kv_scale_of(name) if name.rpartition(".")[2] in (*KV_SCALES, "output_scale") else None
+        if hit is None:
+            continue
+        module, kinds = hit
+        names = [kv_scale_name(module, kind, spelling) for kind in kinds]
+        if len(names) > 1:
+            spec = ref.spec
+            units = [Rearrange(type(spec)(new, spec.dtype, spec.shape), (whole(ref),), option, module) for new in names]
+            work.make(units, option)
+        elif names[0] != name:
+            work.rename(name, names[0], option)
+
+
+def tie_scales(work: Work, request: RepairRequest) -> None:
+    """Fused groups with unequal global scales get one."""
+    option = "--tie-scales"
+    extra = user_groups(request.groups)
+    _refuse_idle(extra, work.identity.packed)
+    groups = fused_groups(work.identity.packed, work.identity.layout, extra)
+    faults: list[Finding] = []
+    changed = 0
+    for lead, names in groups.items():
+        members = [work.identity.packed[name] for name in names]
+        if len({work.reader.bytes_of(item.global_scale.spec.name) for item in members}) < 2:
+            continue
+        try:
+            tied = tie_group(members, work.reader, lead, request.allow_loss)
+        except ConvertError as error:
+            faults.extend(error.findings)
+            continue
+        work.make(tied.units, option)
+        changed += tied.changed
+    if faults:
+        raise ConvertError(faults)
+    if changed:
+        message = f"{changed:,} values change, since no shared scale is exact"
+        work.findings.append(finding("W_VALUES_CHANGED", "warning", message, data={"changed_values": changed}))
+
+
+def _refuse_idle(groups: Sequence[Group], modules: Iterable[str]) -> None:
+    """Raise E_PATTERN_EMPTY for a group of ``--group`` (plain and with ``model.`` in turn) that no linear is in."""
+    names = list(modules)
+    for plain, prefixed in zip(groups[::2], groups[1::2], strict=True):
+        patterns = [compile_template(member) for member in (*plain, *prefixed)]
+        if not any(pattern.match(name) for pattern in patterns for name in names):
+            raise refusal("E_PATTERN_EMPTY", f"no packed linear is in the group '{','.join(plain)}'")
+
+
+def split_fused_scalars(work: Work, request: RepairRequest) -> None:
+    """Packed matrices that are fused on disk become their parts, each with the scalar of the whole."""
+    for kind in FUSIONS:
+        try:
+            units = plan_surgery(work.source, work.reader, "split", kind, "--split-fused-scalars")
+        except ConvertError as error:
+            if error.code != "E_PATTERN_EMPTY":
+                raise
+            continue
+        packed = {unit.bundle for unit in units if unit.spec.name.endswith(("weight_scale_2", "weight_global_scale"))}
+        work.make([unit for unit in units if unit.bundle in packed], "--split-fused-scalars")
+
+
+def swap_nibbles(work: Work, request: RepairRequest) -> None:
+    """Codes whose two nibbles are stored the other way round: the even column belongs into the low one."""
+    option = "--swap-nibbles"
+    for packed in work.identity.packed.values():
+        work.make([Swap(packed.codes, packed.module)], option)
+
+
+def surgery(work: Work, request: RepairRequest) -> None:
+    """``--split`` and ``--fuse``; the quantization config follows where it can be made from the tensors."""
+    for direction, kinds in (("split", request.split), ("fuse", request.fuse)):
+        for kind in kinds:
+            option = f"--{direction} {kind}"
+            work.make(plan_surgery(work.source, work.reader, direction, kind, option), option)
+
+
+def metadata(work: Work, request: RepairRequest) -> None:
+    work.effect("--metadata")
+    work.metadata.update(request.metadata)
+
+
+def files(work: Work, request: RepairRequest) -> None:
+    work.effect("--merge" if request.merge else "--shard")
+
+
+REPAIRS: tuple[Repair, ...] = (
+    Repair("--rebuild-index", lambda r: r.rebuild_index, rebuild_index,
+           ("E_INDEX", "E_INDEX_MISMATCH", "E_INDEX_TOTAL", "W_INDEX_TOTAL", "E_AMBIGUOUS_WEIGHTS", "E_SHARD_UNLISTED",
+            "W_SHARD_UNLISTED"), "the index, from the headers of all files"),
+    Repair("--dedupe", lambda r: r.dedupe, dedupe, ("E_INDEX_MISMATCH",), "tensors that several files hold, if equal"),
+    Repair("--drop-tied", lambda r: r.drop_tied, drop_tied, (), "a head that repeats the embeddings"),
+    Repair("--strip-quant-residue", lambda r: r.strip_quant_residue, strip_quant_residue,
+           ("E_PACK_AMBIGUOUS", "E_QCONFIG", "W_QCONFIG_MISMATCH"), "quantization config and scales of dense weights"),
+    Repair("--normalise-kv-scales", lambda r: r.normalise_kv_scales is not None, normalise_kv_scales,
+           (), "one spelling for scales of the KV cache"),
+    Repair("--tie-scales", lambda r: r.tie_scales, tie_scales, ("E_FUSED_SCALE",),
+           "one global scale for the parts of a fused matrix"),
+    Repair("--split-fused-scalars", lambda r: r.split_fused_scalars, split_fused_scalars, ("W_FUSED_SCALAR",),
+           "packed matrices that are fused on disk, into parts"),
+    Repair("--swap-nibbles", lambda r: r.swap_nibbles, swap_nibbles, (),
+           "codes with the even column in the high nibble"),
+    Repair("--split/--fuse", lambda r: bool(r.split or r.fuse), surgery, (), "matrices and experts, joined or apart"),
+    Repair("--set-config", lambda r: r.set_config, set_config,
+           ("E_QCONFIG_MISMATCH", "W_QCONFIG_MISMATCH", "W_ADVERTISED_ABSENT", "W_CONFIG_DTYPE"),
+           "config fields that the tensors decide"),
+    Repair("--metadata", lambda r: bool(r.metadata), metadata, (), "pairs in the headers of the weight files"),
+    Repair("--shard/--merge", lambda r: r.merge or r.shard_bytes is not None, files, (), "how tensors go into files"),
+)  # fmt: skip
+"""In the order in which they are carried out."""
+
+
+def apply_repairs(work: Work, request: RepairRequest) -> tuple[Repair, ...]:
+    """Carry out what was asked for; the rows that were."""
+    rows = tuple(row for row in REPAIRS if row.asked(request))
+    if not rows:
+        options = ", ".join(row.option for row in REPAIRS)
+        raise refusal("E_USAGE", "no repair is named", fix=f"one or more of {options}")
+    for row in rows:
+        row.step(work, request)
+    moved = any(isinstance(unit, Rearrange) and "scale" in unit.spec.name for unit in work.made)
+    if moved and work.identity.scheme is not None and not request.set_config:
+        _follow(work)
+    return rows
+
+
+def _follow(work: Work) -> None:
+    """After surgery on packed weights the config must name the new modules."""
+    try:
+        requantize(work, work.effects[0])
+    except ConvertError as error:
+        message = f"the quantization config still names the old modules: {error.findings[0].message}"
+        work.findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file="config.json"))

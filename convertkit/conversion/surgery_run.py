@@ -1,0 +1,59 @@
+"""Carrying out rearrangements and folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from convertkit.conversion.run import Job, TensorOut
+from convertkit.conversion.surgery_units import Fold, Rearrange, Swap, row_elements
+from convertkit.conversion.tiles import byte_chunks, bytes_view
+from convertkit.dtypes import size_bytes
+
+
+def run_rearrange(job: Job, unit: Rearrange) -> dict[str, str]:
+    """Pieces are runs of bytes of their tensors, since they are whole rows."""
+    desk, out = job.desk, TensorOut(job, unit.spec)
+    for piece in unit.pieces:
+        row_bytes = size_bytes(unit.spec.dtype, (row_elements(piece.source.spec.shape),))
+        for offset, length in byte_chunks(piece.count * row_bytes):
+            desk.stop.check()
+            view = bytes_view(desk.buffers.take("source", "|u1", (length,)))
+            desk.reader.read_into(piece.source, piece.first * row_bytes + offset, view)
+            out.write(view)
+            desk.progress.advance(length)
+    return {unit.spec.name: out.close()}
+
+
+def run_fold(job: Job, unit: Fold) -> dict[str, str]:
+    desk = job.desk
+    scales, scalar = (TensorOut(job, spec) for spec in unit.outputs)
+    table = np.frombuffer(unit.table, np.uint8)
+    for offset, length in byte_chunks(unit.packed.block_scale.size_bytes):
+        desk.stop.check()
+        tile = desk.buffers.take("scales", "|u1", (length,))
+        desk.reader.read_into(unit.packed.block_scale, offset, bytes_view(tile))
+        scales.write(bytes_view(table[tile]))
+        desk.progress.advance(length)
+    scalar.write(memoryview(unit.global_bits.to_bytes(4, "little")))
+    return {out.spec.name: out.close() for out in (scales, scalar)}
+
+
+def run_swap(job: Job, unit: Swap) -> dict[str, str]:
+    desk, out = job.desk, TensorOut(job, unit.source.spec)
+    for offset, length in byte_chunks(unit.source.size_bytes):
+        desk.stop.check()
+        tile = desk.buffers.take("codes", "|u1", (length,))
+        desk.reader.read_into(unit.source, offset, bytes_view(tile))
+        out.write(bytes_view(tile >> 4 | tile << 4))
+        desk.progress.advance(length)
+    return {out.spec.name: out.close()}
+
+
+SURGERY_RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
+    Rearrange: run_rearrange,
+    Fold: run_fold,
+    Swap: run_swap,
+}

@@ -17,6 +17,7 @@ from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
 from convertkit.conversion.carry import CARRIED_KEY, Carried, carry_over
+from convertkit.conversion.failures import write_failure
 from convertkit.conversion.place import Kind, check_place, check_space
 from convertkit.conversion.plan import Plan
 from convertkit.conversion.publish import publish
@@ -238,10 +239,13 @@ def _judge(reports: Sequence[Report], staging: Staging, options: Options) -> boo
             write_small(staging, name, data)
     errors = [item for report in reports for item in report.findings if item.severity == "error"]
     if options.report_dir is not None and (errors or staging.place.kind == "file"):
-        options.report_dir.mkdir(parents=True, exist_ok=True)
-        for report in reports:
-            for name in report.files:
-                shutil.copyfile(staging.files / name, options.report_dir / name)
+        try:
+            options.report_dir.mkdir(parents=True, exist_ok=True)
+            for report in reports:
+                for name in report.files:
+                    shutil.copyfile(staging.files / name, options.report_dir / name)
+        except OSError as error:  # a verdict is told all the same, and counts
+            raise ConvertError([*errors, *write_failure(error, options.report_dir).findings]) from error
     if errors and not options.publish_anyway:
         raise ConvertError(errors, status=1)
     return bool(errors)

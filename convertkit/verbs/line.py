@@ -28,6 +28,7 @@ from convertkit.conversion.staging import Staging, open_staging
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.conversion.survey import Desk, Facts, survey
 from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.units import Copy
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.address import origin_of
@@ -182,6 +183,7 @@ def _write(
             copy_side_file(plan.source.root, name, staging, desk.stop)
         with clock.stage("write"):
             tensors = execute(plan, facts, desk, sink, workers, sink.done)
+            tensors.update(_copies_again(plan, desk, sink.done))
         with clock.stage("check"), Reader(open_any(staging.files)) as output:
             evidence = verify_output(plan, facts, desk, output, tensors, lambda: follower.result().tensors, workers)
         with clock.stage("flush"):
@@ -194,6 +196,12 @@ def _digest_of(desk: Desk, name: str) -> str:
     """SHA-256 of a source tensor's stored bytes, for a resumed run; empty for a name that the source lacks."""
     ref = desk.reader.checkpoint.tensors.get(name)
     return "" if ref is None else sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
+
+
+def _copies_again(plan: Plan, desk: Desk, done: Mapping[str, str]) -> dict[str, str]:
+    """Digests of copied tensors that a resumed run already had, from the source itself: no journal vouches for them."""
+    copies = (unit for unit in plan.units if isinstance(unit, Copy) and unit.name in done)
+    return {unit.name: _digest_of(desk, unit.source.spec.name) for unit in copies}
 
 
 @contextmanager

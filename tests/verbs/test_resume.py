@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ DRAFTER = Path(__file__).parents[2] / "fixtures" / "dflash2-tiny"
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, out: Path) -> Path:
     """Stop a run after all tensors are written; its staging folder."""
-    execute = line.execute
+    execute: Callable[..., dict[str, str]] = vars(line)["execute"]
 
     def stop(*words: Any) -> dict[str, str]:
         execute(*words)
@@ -53,7 +53,7 @@ def test_a_resumed_run_gives_the_bytes_of_an_undisturbed_one(tmp_path: Path, mon
 def test_a_journal_cannot_vouch_for_other_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Staged bytes and their journal line are both forged: the copy is compared with its source all the same."""
     interrupted(monkeypatch, tmp_path / "out")
-    keep = sink_module.entries_to_keep
+    keep: Callable[..., list[Entry]] = vars(sink_module)["entries_to_keep"]
 
     def forged(staging: Any, names: Any, places: Mapping[str, tuple[str, int, int]], *rest: Any) -> list[Entry]:
         file, start, size = places["norm.weight"]

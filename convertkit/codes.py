@@ -117,7 +117,6 @@ CODES: dict[str, Code] = {
     "E_WEIGHT_NONFINITE": Code(3, "A weight to be quantized holds NaN or infinity."),
     "E_WIDTH": Code(3, "A weight's input width is not a multiple of 16."),
     "E_WEIGHT_DTYPE": Code(3, "A weight to be quantized is not BF16, F16 or F32."),
-    "E_WEIGHT_RANK": Code(3, "A weight to be quantized is not a matrix."),
     "E_ALREADY_QUANTIZED": Code(3, "The source is quantized already."),
     "E_NOT_QUANTIZED": Code(3, "The source holds no quantized weight."),
     "E_UNSUPPORTED_QUANT": Code(3, "The source uses a quantization that convertkit cannot read."),
@@ -196,7 +195,6 @@ CODES: dict[str, Code] = {
     "E_BACKEND": Code(2, "The conversion needs an optional package that is not installed."),
     "E_CONTAINER": Code(3, "The command does not read this kind of file."),
     "E_DEVICE": Code(2, "The device that was asked for cannot be used here."),
-    "E_PLUGIN": Code(2, "A plug-in could not be loaded."),
     "E_FUSED_SPLIT": Code(2, "A selection would quantize one part of a fused layer and not the others."),
     "W_CARD_STATES_SIZES": Code(0, "A copied card states sizes or digests of the source."),
     "W_RECIPROCAL": Code(0, "A global scale has no FP32 reciprocal that inverts back, so its stored bits are lost."),
@@ -274,7 +272,6 @@ CODES: dict[str, Code] = {
     # promises, gates, audits
     "E_PROMISE": Code(70, "The written file does not keep a promise of the plan: a bug in convertkit."),
     "E_GATE": Code(1, "A fidelity threshold is not met."),
-    "E_AUDIT": Code(1, "The audit found an error in what was written."),
     "E_AGAINST": Code(1, "The output differs from the reference."),
     "E_REFERENCE": Code(3, "The reference does not hold the same tensors."),
     "E_SCHEMA": Code(70, "A report does not validate against its schema: a bug in convertkit."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -51,13 +50,6 @@ class Buffers(threading.local):
 def bytes_view(array: npt.NDArray[Any]) -> memoryview:
     """The bytes of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-
-
-def worker_count(workers: int) -> int:
-    """``workers``, or the CPUs that this process may use if it is 0."""
-    return (
-        workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers or os.cpu_count() or 1
-    )
 
 
 def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:

@@ -18,6 +18,7 @@ from convertkit.checkpoint import FileStamp, TensorRef
 from convertkit.containers.files import open_regular, read_into, stamp_of
 from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.progress import SILENT, Progress
+from convertkit.workers import worker_count
 
 BUFFER_BYTES = 1 << 20
 BATCH_BYTES = 64 << 20
@@ -44,11 +45,6 @@ class Digests:
 
 class Stopped(Exception):
     """Another thread failed or the user interrupted: the job ends without a result."""
-
-
-def worker_count(workers: int = 0) -> int:
-    """Threads to use: ``workers``, or as many as this process may use cores for 0."""
-    return workers if workers > 0 else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def sha256_range(

@@ -16,13 +16,14 @@ from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.survey import Desk
-from convertkit.conversion.tiles import Buffers, in_parallel, worker_count
+from convertkit.conversion.tiles import Buffers, in_parallel
 from convertkit.dialects.planes import PackedModule
 from convertkit.layouts.rules import families
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files, sha256_range
 from convertkit.release.recorded import recorded
 from convertkit.release.reports import settled
+from convertkit.workers import worker_count
 
 MAX_ROWS = 2_000
 """Rows of one kind in the document; the summary counts all of them."""

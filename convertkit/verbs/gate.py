@@ -18,7 +18,7 @@ from convertkit.containers.reader import Reader
 from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.conversion.survey import Desk
-from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.fused import fused_groups, user_groups
@@ -27,6 +27,7 @@ from convertkit.release.digests import sha256_files
 from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.release.reports import envelope, render_report
 from convertkit.release.rows import bytes_row, gate_row, gate_summary
+from convertkit.workers import worker_count
 
 STORED = {None: None, "bf16": "BF16", "f16": "F16", "f32": "F32"}
 

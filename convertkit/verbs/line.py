@@ -27,7 +27,7 @@ from convertkit.conversion.sink import Sink, open_sink, write_small
 from convertkit.conversion.staging import Staging, open_staging
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.conversion.survey import Desk, Facts, survey
-from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Copy
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
@@ -36,6 +36,7 @@ from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, Followed, follow, source_digests
 from convertkit.verbs.manifest import manifest
+from convertkit.workers import worker_count
 
 
 @dataclass(frozen=True)

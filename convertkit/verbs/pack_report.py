@@ -17,7 +17,7 @@ from convertkit.conversion.gridsearch import grid_data
 from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.survey import Desk, Facts
-from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Pack
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
@@ -25,6 +25,7 @@ from convertkit.progress import SILENT
 from convertkit.release.rows import gate_row, gate_summary, scales_row
 from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import GATE, report_of
+from convertkit.workers import worker_count
 
 MAX_LISTED = 50
 

@@ -14,7 +14,7 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.survey import Desk
-from convertkit.conversion.tiles import Buffers, worker_count
+from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Cast, Copy, Expand, Respell
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
@@ -28,6 +28,7 @@ from convertkit.release.rows import (
     tensor_row,
 )
 from convertkit.verbs.line import Case, Report, Reporter
+from convertkit.workers import worker_count
 
 MAX_NAMED = 50
 """Names kept in the data of one finding."""

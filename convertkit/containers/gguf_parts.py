@@ -39,7 +39,7 @@ def open_gguf(root: Path, name: str) -> GgufModel:
     file, header = _open(root, name, number)
     no, total = _split_of(header, name)
     if total <= 1:
-        return GgufModel((file,), header.tensors, header.metadata)
+        return GgufModel((file,), header.tensors, _unsplit(header.metadata))
     if no >= total or total > MAX_PARTS:
         raise refusal("E_GGUF_SPLIT", f"part {no} of {total} parts", file=name, key="split.no")
     if (number, count) != (no, total):
@@ -69,8 +69,11 @@ def _join(root: Path, name: str, total: int) -> GgufModel:
     if not isinstance(stated, Scalar) or stated.value != len(tensors):
         raise refusal("E_GGUF_SPLIT", f"the parts hold {len(tensors):,} tensors, the first states another number",
                       file=names[0], key="split.tensors.count")  # fmt: skip
-    kept = {key: value for key, value in metadata.items() if key not in SPLIT_KEYS}
-    return GgufModel(tuple(file for file, _ in opened), tensors, kept)
+    return GgufModel(tuple(file for file, _ in opened), tensors, _unsplit(metadata))
+
+
+def _unsplit(metadata: Mapping[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in metadata.items() if key not in SPLIT_KEYS}
 
 
 def _open(root: Path, name: str, number: int) -> tuple[WeightFile, GgufHeader]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
-from convertkit.containers.gguf import encode_gguf_header
 from convertkit.containers.gguf_values import Value, text, u32
+from convertkit.conversion.gguf_split import WHOLE, Split, planned_files
 from convertkit.conversion.gguf_units import Given, Ids, Order, Quantize, Recode, Regroup, Source, dtype_of, shape_of
 from convertkit.conversion.identify import Identity
-from convertkit.conversion.plan import Draft, Drop, Plan, PlannedFile, Unit, settle
+from convertkit.conversion.plan import Draft, Drop, Plan, Unit, settle
 from convertkit.conversion.tiles import raise_all
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import BLOCK_TYPES, FLOATS
@@ -76,8 +76,11 @@ def _name(source: Source) -> str:
     return source.spec.name
 
 
-def plan_gguf(source: Checkpoint, identity: Identity, request: GgufRequest, file_name: str) -> Plan:
-    """Plan one GGUF file. Raises ``ConvertError`` with every tensor that has no place, or no weight for a place."""
+def plan_gguf(
+    source: Checkpoint, identity: Identity, request: GgufRequest, file_name: str, split: Split = WHOLE
+) -> Plan:
+    """Plan one GGUF, perhaps in parts. Raises ``ConvertError`` with every tensor that has no place, or no weight for
+    a place."""
     raise_all(item for item in identity.findings if item.severity == "error")
     if max(request.layers, request.experts) > len(source.tensors):
         message = f"the config states {request.layers:,} layers and {request.experts:,} experts, the source has "
@@ -100,17 +103,14 @@ def plan_gguf(source: Checkpoint, identity: Identity, request: GgufRequest, file
     ]
     units += [Given(TensorSpec(name, "F32", (len(data) // 4,)), data) for name, data in request.given.items()]
     notes += [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
-    header = encode_gguf_header(_metadata(request), _in_order(units))
+    files = planned_files(_metadata(request), _in_order(units), file_name, split)
     parameters = {
         "type": request.type,
         "arch": request.arch.name,
         "layout": identity.layout.name,
         **request.parameters,
     }
-    draft = Draft(
-        "to-gguf", parameters, units, drops, {}, [*request.findings, *notes], (PlannedFile(file_name, header),)
-    )
-    return settle(source, draft)
+    return settle(source, Draft("to-gguf", parameters, units, drops, {}, [*request.findings, *notes], files))
 
 
 def _in_order(units: Iterable[Unit]) -> list[TensorSpec]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from convertkit import __version__
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.containers.folder import WEIGHTS
 from convertkit.containers.safetensors import EncodedHeader, encode_header
 from convertkit.errors import ConvertError, Finding, finding
 from convertkit.layouts.rules import natural_key
@@ -189,8 +190,8 @@ def _given(files: Sequence[PlannedFile]) -> tuple[tuple[PlannedFile, ...], dict[
 
 
 def _index(files: Sequence[PlannedFile], file_of: Mapping[str, str]) -> dict[str, bytes]:
-    """``model.safetensors.index.json`` in the spelling of transformers, or nothing for one file."""
-    if len(files) == 1:
+    """``model.safetensors.index.json`` in the spelling of transformers; nothing for one file, or for a GGUF's parts."""
+    if len(files) == 1 or not all(file.name.endswith(WEIGHTS) for file in files):
         return {}
     total = sum(spec.size_bytes for file in files for spec in file.header.order)
     document = {"metadata": {"total_size": total}, "weight_map": dict(sorted(file_of.items()))}

@@ -11,6 +11,7 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.conversion.gguf_planner import plan_gguf
 from convertkit.conversion.gguf_request import drafter_request, model_request
+from convertkit.conversion.gguf_split import WHOLE, Split
 from convertkit.conversion.gguf_target import open_target
 from convertkit.conversion.identify import identify
 from convertkit.conversion.place import Kind, check_place
@@ -33,6 +34,8 @@ def to_gguf(
     target_model: str | os.PathLike[str] | None = None,
     pre: str | None = None,
     name: str | None = None,
+    split_max_bytes: int | None = None,
+    split_max_tensors: int | None = None,
     only_plan: bool = False,
     options: Options = Options(),
 ) -> Result | DryRun:
@@ -48,6 +51,8 @@ def to_gguf(
             taken. Drafters need it.
         pre: llama.cpp's name of the pre-tokenizer, where it is not recognised.
         name: ``general.name``.
+        split_max_bytes, split_max_tensors: where a part ends, at most one of the two; parts are
+            ``model-00001-of-0000N.gguf`` in a folder, which appears whole or not at all.
 
     Raises:
         ConvertError: see ``docs/errors.md``; nothing is written unless the whole output is.
@@ -55,11 +60,15 @@ def to_gguf(
     if type not in TYPE_NAMES:
         raise refusal("E_USAGE", f"unknown type '{type}'", fix=f"one of: {', '.join(TYPE_NAMES)}")
     kind: Kind = "file" if Path(out).name.endswith(SUFFIX) else "folder"
+    split = Split(split_max_bytes, split_max_tensors)
+    if split.wanted and kind == "file":
+        raise refusal("E_USAGE", "the parts of a GGUF need a folder, so that all appear or none",
+                      fix="let OUT be a folder: no .gguf at its end")  # fmt: skip
     checkpoint = open_checkpoint(source)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan, kind=kind)
     file_name = Path(out).name if kind == "file" else f"model{SUFFIX}"
     plan = plan_to_gguf(
-        checkpoint, type=type, target_model=target_model, pre=pre, name=name, file_name=file_name
+        checkpoint, type=type, target_model=target_model, pre=pre, name=name, file_name=file_name, split=split
     )  # fmt: skip
     if kind == "file":
         plan = replace(plan, side_files=())
@@ -77,6 +86,7 @@ def plan_to_gguf(
     pre: str | None = None,
     name: str | None = None,
     file_name: str = f"model{SUFFIX}",
+    split: Split = WHOLE,
 ) -> Plan:
     """The plan of ``to_gguf`` for an opened checkpoint; its words and errors are those."""
     identity = identify(checkpoint)
@@ -90,7 +100,8 @@ def plan_to_gguf(
     target = open_target(checkpoint.root if target_model is None else Path(target_model))
     make = drafter_request if drafter else model_request
     request = make(checkpoint, identity, target, type, pre, name)
-    return plan_gguf(checkpoint, identity, replace(request, parameters={"pre": pre, "name": name}), file_name)
+    parameters = {"pre": pre, "name": name, **split.parameters}
+    return plan_gguf(checkpoint, identity, replace(request, parameters=parameters), file_name, split)
 
 
 def require_library(plan: Plan) -> None:

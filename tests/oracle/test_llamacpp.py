@@ -85,6 +85,18 @@ def test_the_server_drafts_with_a_vocabulary_of_the_drafters_own(folder: Path, t
     assert answer["timings"]["draft_n"] > 0
 
 
+def test_parts_are_loaded_as_one_model(folder: Path, tmp_path: Path) -> None:
+    """Target and drafter in parts: the answer and the number of drafts are those of the whole files."""
+    to_gguf(folder / "target", tmp_path / "target", type="f32", split_max_tensors=20)
+    to_gguf(folder / "dflash", tmp_path / "draft", type="f32", target_model=folder / "target", split_max_bytes=300_000)
+    first = [sorted((tmp_path / name).glob("*.gguf"))[0] for name in ("target", "draft")]
+    assert [path.name[:12] for path in first] == ["model-00001-"] * 2
+    split = libllama.serve(*first, "draft-dflash", "hello the cat")
+    whole = libllama.serve(folder / "target.gguf", folder / "dflash-f32.gguf", "draft-dflash", "hello the cat")
+    assert split["content"] == whole["content"]
+    assert split["timings"]["draft_n"] == whole["timings"]["draft_n"] > 0
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_logits_of_models_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     source = write_model(tmp_path / kind, kind, "F32")

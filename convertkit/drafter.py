@@ -87,9 +87,11 @@ FIELDS: tuple[str, ...] = tuple(item.name for item in fields(DrafterSpec))
 
 
 def differences(one: DrafterSpec, other: DrafterSpec) -> Iterator[str]:
-    """Names of the fields in which two specs differ; what has no effect in either is not compared."""
+    """Names of the fields in which two specs differ; what has no effect in either is not compared. Of a head that
+    only one has, what both state alike is not named."""
     first, second = _effective(one), _effective(other)
-    return (name for name in FIELDS if getattr(first, name) != getattr(second, name))
+    unlike = (name for name in FIELDS if getattr(first, name) != getattr(second, name))
+    return (name for name in unlike if getattr(one, name) != getattr(other, name))
 
 
 def _effective(spec: DrafterSpec) -> DrafterSpec:

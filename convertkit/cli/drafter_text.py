@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convertkit.cli.text import cut, pairs, table
+from convertkit.drafter import LayerAttention, attention_text
 from convertkit.errors import shown
 
 WIDTH = 76
@@ -57,7 +58,7 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return "not stated"
     if name == "attention":
-        return _runs(value)
+        return attention_text(tuple(LayerAttention(**layer) for layer in value))
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_text(key, item)}" for key, item in value.items() if item not in ({}, 1.0))
     if isinstance(value, list):
@@ -65,17 +66,3 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.9g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _runs(layers: list[Mapping[str, Any]]) -> str:
-    runs: list[tuple[Mapping[str, Any], int]] = []
-    for layer in layers:
-        if runs and runs[-1][0] == layer:
-            runs[-1] = (layer, runs[-1][1] + 1)
-        else:
-            runs.append((layer, 1))
-    return "; ".join(
-        f"{count} x {'full' if layer['window'] is None else 'window ' + str(layer['window'])}, "
-        f"{'causal' if layer['causal'] else 'not causal'}"
-        for layer, count in runs
-    )

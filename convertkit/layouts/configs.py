@@ -1,8 +1,8 @@
 """Config fields of every drafter format, as its own package reads them: one table per format.
 
 Sources: z-lab dflash 0.1.0 (``model.py:127, 363, 560``), speculators 0.9.0 (``config.py``, ``models/*/config.py``),
-DeepSpec afdfa7c (``modeling/dspark``), transformers 5.19 (defaults of ``Qwen3Config``), and for EAGLE-3 the readers
-in vLLM 0.33 (``llama_eagle3.py``). Engines' readings that differ are in ``engines``.
+DeepSpec afdfa7c (``modeling/dspark``), SpecForge 0.2.0 (``modeling/draft``), transformers 5.19 (defaults of
+``Qwen3Config``), and for EAGLE-3 the readers in vLLM 0.33 (``llama_eagle3.py``). Engines' readings that differ are in ``engines``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from convertkit.layouts.fields import Field, changed
+from convertkit.layouts.fields import Field, changed, look, moved
 from convertkit.layouts.meaning import Rules
 
 NESTED = "transformer_layer_config."
@@ -109,6 +109,22 @@ DEEPSPEC = Reading(
     ),
     Rules("zlab"),
 )
+_SECTION = {
+    key: (f"dflash_config.{place}", place)
+    for key, place in (
+        ("taps", "target_layer_ids"),
+        ("mask_token", "mask_token_id"),
+        ("sample_from_anchor", "sample_from_anchor"),
+        ("markov_rank", "markov_rank"),
+        ("markov_head", "markov_head_type"),
+        ("confidence_head", "enable_confidence_head"),
+        ("confidence_with_markov", "confidence_head_with_markov"),
+    )
+}
+SPECFORGE_DSPARK = Reading("dspark", moved(DEEPSPEC.fields, **_SECTION), Rules("zlab", taps="spread"))
+"""A DSpark that SpecForge trained: DeepSpec's tensors, but the keys of its heads are in ``dflash_config``
+(``dspark.py:252-360``), where vLLM and SGLang do not look for them. Labels begin behind the anchor
+(``dflash_family_model.py:764``), so it samples from the anchor."""
 
 _SPECULATORS = (
     *transformer(NESTED),
@@ -154,7 +170,7 @@ SPECULATORS_EAGLE3 = Reading(
 SPECULATORS_PEAGLE = Reading(
     "peagle", (*SPECULATORS_EAGLE3.fields, Field("mask_token", ("mask_token_id",))), Rules("causal")
 )
-SPECULATORS_MTP = Reading("mtp", _SPECULATORS, Rules("causal"))
+SPECULATORS_MTP = Reading("mtp", changed(_SPECULATORS, draft_vocabulary="=vocabulary"), Rules("causal"))
 EAGLE3 = Reading(
     "eagle3",
     (
@@ -167,12 +183,15 @@ EAGLE3 = Reading(
     ),
     Rules("causal"),
 )
+PEAGLE = Reading("peagle", (*EAGLE3.fields, Field("mask_token", ("mask_token_id",))), Rules("causal"))
+"""SpecForge 0.2.0 (``peagle.py:171-233``)."""
 
 READINGS: Mapping[str, Reading] = {
     "dflash": ZLAB_DFLASH,
     "dflash2": ZLAB_DFLASH2,
     "dspark": DEEPSPEC,
     "eagle3": EAGLE3,
+    "peagle": PEAGLE,
     "speculators-dflash": SPECULATORS_DFLASH,
     "speculators-dflash2": SPECULATORS_DFLASH2,
     "speculators-dspark": SPECULATORS_DSPARK,
@@ -181,3 +200,15 @@ READINGS: Mapping[str, Reading] = {
     "speculators-mtp": SPECULATORS_MTP,
 }
 """Layout name to the reading of the package that the format comes from."""
+
+
+PROJECTOR = "dflash_config.projector_type"
+"""SpecForge's name of the head over a DFlash backbone."""
+
+SPECFORGE: Mapping[tuple[str, str], Reading] = {("dspark", "dspark"): SPECFORGE_DSPARK}
+"""Layout and ``projector_type`` to the reading of SpecForge, where it is not that of the layout."""
+
+
+def reading_of(layout: str, config: Mapping[str, object]) -> Reading | None:
+    """How the package that a config comes from reads it, None if the layout has no table of fields."""
+    return SPECFORGE.get((layout, str(look(config, PROJECTOR)))) or READINGS.get(layout)

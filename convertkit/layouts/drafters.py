@@ -1,7 +1,7 @@
 """Layouts of drafters: z-lab DFlash and DFlash 2, DeepSpec DSpark, and the speculators family.
 
-Names and shapes were compared with checkpoints saved by z-lab dflash 0.1.0, speculators 0.9.0 and DeepSpec
-afdfa7c. Symbols are those of ``layout.DIMENSIONS``; K is the number of tapped target layers.
+Names and shapes were compared with checkpoints saved by z-lab dflash 0.1.0, speculators 0.9.0, SpecForge 0.2.0 and
+DeepSpec afdfa7c. Symbols are those of ``layout.DIMENSIONS``; K is the number of tapped target layers.
 """
 
 from __future__ import annotations
@@ -182,6 +182,13 @@ DRAFTERS: tuple[Layout, ...] = (
         (*_EAGLE, "mask_hidden"),
         speculators=True,
         labels=("peagle",),
+        names_layers_by_runtime=True,
+    ),
+    _drafter(
+        "peagle",
+        (*EAGLE, Rule("mask_hidden", "fusion", ("1", "1", "K*Ht"))),
+        (*_EAGLE, "mask_hidden"),
+        labels=("PEagle",),
         names_layers_by_runtime=True,
     ),
     _drafter("speculators-eagle3", EAGLE, _EAGLE, speculators=True, labels=("eagle3",), names_layers_by_runtime=True),

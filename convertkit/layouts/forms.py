@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convertkit.drafter import FIELDS, DrafterSpec
-from convertkit.layouts.configs import NESTED, READINGS, transformer
+from convertkit.layouts.configs import NESTED, PROJECTOR, READINGS, reading_of, transformer
 from convertkit.layouts.fields import write_values
 from convertkit.layouts.meaning import SLIDING, causality, layer_types, per_layer_type, window_of
 
@@ -92,7 +92,8 @@ class Carried:
 
 def parts_of(layout: str, config: Mapping[str, Any]) -> Carried:
     """Take a config apart. ``lost`` holds unknown keys of ``dflash_config`` and ``eagle_config``, by dotted name."""
-    reading = READINGS[layout]
+    reading = reading_of(layout, config)
+    assert reading is not None  # every format that is converted has a table
     own = {place for row in reading.fields if row.here not in _CARRIED for place in row.there}
     if FORMS[layout].speculators is None:
         body = {key: value for key, value in config.items() if key not in OWN_KEYS and key not in own}
@@ -129,10 +130,13 @@ def _inner_rest(config: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
             place = f"{section}.{key}"
             harmless = value is True if key in ALWAYS else value is None or value is False or value == {}
-            if place not in own and not harmless:
+            if place not in own and place not in TRAINERS and not harmless:
                 lost[place] = value
     return lost
 
+
+TRAINERS = frozenset({PROJECTOR, "dflash_config.attention_mode", "dflash_config.confidence_head_alpha"})
+"""Keys of SpecForge that say what names and shapes of tensors say too, or that only concern training."""
 
 ALWAYS = frozenset({"use_aux_hidden_state"})
 """Keys that are true of every drafter that convertkit knows; other unknown keys may be absent, null, false or empty."""

@@ -118,7 +118,9 @@ def dimensions(config: Mapping[str, Any], speculators: bool) -> dict[str, int]:
         if symbol not in dims and like in dims:
             dims[symbol] = dims[like]
     if "r" in dims:
-        dims["c"] = dims["r"] if config_value(config, "confidence_head_with_markov") is not False else 0
+        with_markov = config_value(config, "confidence_head_with_markov")
+        usual = config_value(config, "projector_type") is None  # SpecForge 0.2.0 leaves it out unless told
+        dims["c"] = dims["r"] if (usual if with_markov is None else with_markov) else 0
     if "hd" not in dims and dims.get("nh") and "H" in dims:
         dims["hd"] = dims["H"] // dims["nh"]
     return dims

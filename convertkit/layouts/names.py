@@ -19,6 +19,7 @@ HUBS: Mapping[str, str] = {
     "speculators-dflash2": "dflash2",
     "speculators-dspark": "dspark",
     "speculators-eagle3": "speculators-eagle3",
+    "peagle": "speculators-peagle",
     "speculators-peagle": "speculators-peagle",
     "speculators-mtp": "speculators-mtp",
 }

@@ -8,9 +8,9 @@ from typing import Any
 
 from convertkit.drafter import DrafterSpec
 from convertkit.errors import Finding, finding
-from convertkit.layouts.configs import READINGS, Reading
-from convertkit.layouts.fields import CONFIG_FILE, read_values
-from convertkit.layouts.layout import Layout
+from convertkit.layouts.configs import PROJECTOR, Reading, reading_of
+from convertkit.layouts.fields import CONFIG_FILE, look, read_values
+from convertkit.layouts.layout import Layout, config_value
 from convertkit.layouts.meaning import MAX_LAYERS, resolve
 from convertkit.layouts.rules import without_model
 
@@ -35,14 +35,15 @@ def stated_spec(
 
     None if the layout has no table of config fields.
     """
-    reading = READINGS.get(layout.name)
+    reading = reading_of(layout.name, config)
     if reading is None:
         return None
     plain = {without_model(name) for name in names}
     spec, faults = read_spec(reading, config)
-    if layout.name == "dspark" and "enable_confidence_head" not in config and CONFIDENCE in plain:
-        with_markov = bool(config.get("confidence_head_with_markov", spec.markov_rank))
-        spec = replace(spec, confidence_head=True, confidence_with_markov=with_markov)
+    if layout.name == "dspark" and config_value(config, "enable_confidence_head") is None and CONFIDENCE in plain:
+        usual = bool(spec.markov_rank) and look(config, PROJECTOR) is None  # SpecForge's default is without
+        with_markov = config_value(config, "confidence_head_with_markov")
+        spec = replace(spec, confidence_head=True, confidence_with_markov=usual if with_markov is None else with_markov)
     return with_tensors(spec, plain), faults
 
 

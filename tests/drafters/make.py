@@ -77,6 +77,22 @@ def deepspec(**over: Any) -> dict[str, Any]:
     }
 
 
+def specforge(**over: Any) -> dict[str, Any]:
+    """The config of a DSpark that SpecForge saved: its heads are described in ``dflash_config``."""
+    heads = {"markov_rank": 8, "markov_head_type": "vanilla", "enable_confidence_head": True}
+    mode = {"projector_type": "dspark", "attention_mode": "gqa", "confidence_head_with_markov": True}
+    given = over.pop("dflash_config", {})
+    config = zlab(**{"architectures": ["DSparkDraftModel"], "block_size": 8, **over})
+    config["dflash_config"] = {"mask_token_id": 187, "target_layer_ids": [1, 5, 9], **heads, **mode, **given}
+    return config
+
+
+def specforge_peagle(**over: Any) -> dict[str, Any]:
+    """The config of a P-EAGLE that SpecForge saved."""
+    words = {"architectures": ["PEagleDraftModel"], "model_type": "llama", "draft_vocab_size": DV}
+    return {**BODY, **words, "target_hidden_size": 64, "norm_before_residual": False, "mask_token_id": 187, **over}
+
+
 def speculators(kind: str, **over: Any) -> dict[str, Any]:
     """A speculators config of DFlash's family or EAGLE-3; ``layer`` in ``over`` is merged into the transformer's."""
     layer = {**BODY, **(SLIDING3 if kind == "dspark" else FULL3), **over.pop("layer", {})}
@@ -101,11 +117,14 @@ def speculators(kind: str, **over: Any) -> dict[str, Any]:
         own |= {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 16, "selector_top_k": 4}
     if kind == "peagle":
         own["mask_token_id"] = 187
+    vocabulary = {"draft_vocab_size": V}
+    if kind == "mtp":  # one layer over the target's own vocabulary
+        own, vocabulary = {"num_nextn_predict_layers": 1}, {}
     return {
         "architectures": ["DFlashDraftModel"],
         "speculators_model_type": kind,
         "speculators_version": "0.9.0",
-        "draft_vocab_size": V,
+        **vocabulary,
         "tie_word_embeddings": False,
         "transformer_layer_config": layer,
         "speculators_config": {

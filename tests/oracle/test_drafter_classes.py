@@ -40,6 +40,7 @@ CLASSES = {
     "dspark": ("dspark", "DSparkDraftModel"),
     "eagle3": ("eagle3", "Eagle3DraftModel"),
     "peagle": ("peagle", "PEagleDraftModel"),
+    "mtp": ("mtp", "MTPDraftModel"),
 }
 LENT = {"embed_tokens.weight", "lm_head.weight", "verifier_lm_head.weight", "verifier_norm.weight"}
 """What a drafter takes from its target, or rebuilds from it."""
@@ -54,7 +55,10 @@ def speculator(config: dict[str, Any]) -> Any:
     made = base.from_dict({**config, "speculators_config": alone})
     made.transformer_layer_config._attn_implementation = "eager"
     torch.manual_seed(0)
-    return getattr(importlib.import_module(f"speculators.models.{module}"), name)(made).eval()
+    model = getattr(importlib.import_module(f"speculators.models.{module}"), name)(made).eval()
+    if module == "mtp":
+        del model.verifier_lm_head  # as loading the target's weights does (``mtp/core.py`` load_verifier_weights)
+    return model
 
 
 def load(folder: Path) -> Any:
@@ -85,6 +89,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("eagle3", {"draft_vocab_size": DV, "norm_before_fc": True, "layer": {"model_type": "llama"}}),
     ("eagle3", {"draft_vocab_size": DV, "layer": {"num_hidden_layers": 1, "layer_types": ["full_attention"]}}),
     ("peagle", {"draft_vocab_size": DV}),
+    ("peagle", {"draft_vocab_size": V, "layer": {"num_hidden_layers": 1, "layer_types": ["full_attention"]}}),
+    ("mtp", {}),
 ]
 
 

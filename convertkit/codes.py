@@ -107,6 +107,7 @@ CODES: dict[str, Code] = {
     "E_PACK_AMBIGUOUS": Code(3, "A module has a dense weight and planes."),
     "E_PACK_DTYPE": Code(3, "A plane has the wrong dtype."),
     "E_PACK_SHAPE": Code(3, "A plane has the wrong shape."),
+    "E_PACK_STACKED": Code(3, "Packed experts lie in one tensor per layer; only experts stored apart can be read."),
     "E_SCALE_SHAPE": Code(3, "A scale has the wrong shape."),
     "E_SCALE_DTYPE": Code(3, "A scale has the wrong dtype."),
     "E_SCALE_NONFINITE": Code(3, "A scale is NaN or infinite."),

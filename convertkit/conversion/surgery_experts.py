@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
 from convertkit.conversion.surgery_units import Piece, Rearrange, row_elements, whole
+from convertkit.dialects.stacks import stacks_of
 from convertkit.errors import ConvertError, refusal
-from convertkit.layouts.fusions import DOWN, GATE, SCALARS, UP, ExpertForm, scalar_shape
+from convertkit.layouts.fusions import DOWN, GATE, INPUT_FIRST, SCALARS, UP, ExpertForm, scalar_shape
+from convertkit.layouts.layout import config_value
 from convertkit.layouts.rules import compile_template
 
 _EXPERT = compile_template("{rest}.experts.{e}.{x}.{x}")
@@ -17,6 +19,10 @@ def fuse_experts(source: Checkpoint, form: ExpertForm, option: str) -> Iterator[
     """Stack ``experts.{e}.gate_proj|up_proj|down_proj`` of every layer. Experts must be 0, 1, … and alike.
 
     Raises E_LAYOUT_SHAPE where they are not."""
+    kinds = _kinds(source)
+    if form.bare_weight and kinds & INPUT_FIRST:
+        message = f"stacks of {sorted(kinds & INPUT_FIRST)[0]} hold the input first, which convertkit does not write"
+        raise refusal("E_LAYOUT_SHAPE", message, file="config.json", key="model_type", status=3)
     layers: dict[str, dict[tuple[str, str], dict[int, TensorRef]]] = {}
     for name, ref in source.tensors.items():
         hit = _EXPERT.match(name) if ".experts." in name else None
@@ -25,6 +31,9 @@ def fuse_experts(source: Checkpoint, form: ExpertForm, option: str) -> Iterator[
     for layer, tables in layers.items():
         home = f"{layer}.experts" if layer else "experts"
         count = max(max(table) for table in tables.values()) + 1
+        lone = next((table for (linear, leaf), table in tables.items() if (GATE, leaf) not in tables), None)
+        if lone is not None:
+            raise _unlike(next(iter(lone.values())), "its experts have no gate_proj with the same tensors")
         for (linear, leaf), table in tables.items():
             _check_alike(table, count)
             if linear == DOWN:
@@ -67,7 +76,8 @@ def _stacked(home: str, last: str, halves: list[dict[int, TensorRef]], count: in
 def split_experts(source: Checkpoint, form: ExpertForm, option: str) -> Iterator[Rearrange]:
     """One linear per expert from stacked tensors. Scalars may be [experts], [experts, 1] or [experts, 2].
 
-    Raises E_LAYOUT_SHAPE for tensors that are not stacks of two halves."""
+    Raises E_LAYOUT_SHAPE for tensors that are not stacks of two halves, or that hold the input first."""
+    _refuse_input_first(source, form)
     for name, ref in source.tensors.items():
         home, _, last = name.rpartition(".")
         if home.rpartition(".")[2] != "experts":
@@ -76,6 +86,32 @@ def split_experts(source: Checkpoint, form: ExpertForm, option: str) -> Iterator
             leaf = form.leaf(stem, last)
             if leaf is not None:
                 yield from _unstacked(home, leaf, ref, linears, option)
+
+
+def _kinds(source: Checkpoint) -> set[str]:
+    """Every ``model_type`` that the config states, also for its parts."""
+    places = [source.config, *(part for part in source.config.values() if isinstance(part, Mapping))]
+    return {kind for place in places if isinstance(kind := place.get("model_type"), str)}
+
+
+def _refuse_input_first(source: Checkpoint, form: ExpertForm) -> None:
+    """Raise E_LAYOUT_SHAPE for stacks [experts, in, out]: their halves are columns, or alternate. Planes tell by the
+    shape of the block scales, dense ones by the ``hidden_size`` of the config, and where that is no help, its kind."""
+    homes = [ref for name, ref in source.tensors.items() if name.rpartition(".")[0].endswith("experts")]
+    by_name = {stack.name: stack for stack in stacks_of(homes)[0]}
+    hidden = config_value(source.config, "hidden_size")
+    for ref in homes:
+        home, _, last = ref.spec.name.rpartition(".")
+        if form.leaf(form.gate_up, last) not in ("weight", "weight_packed") or len(ref.spec.shape) != 3:
+            continue
+        stack, packed = by_name.get(f"{home}.{form.gate_up}"), ref.spec.dtype == "U8"
+        rows, columns = ref.spec.shape[1] * (2 if packed else 1), ref.spec.shape[2] * (2 if packed else 1)
+        straight = columns == hidden and ref.spec.shape[1] != hidden
+        turned = rows == hidden and columns != hidden
+        told = form.bare_weight and not straight and bool(_kinds(source) & INPUT_FIRST)
+        if turned or told or (stack is not None and stack.is_transposed):
+            message = f"cannot be unstacked: {list(ref.spec.shape)} holds the input first, so gate and up are columns"
+            raise refusal("E_LAYOUT_SHAPE", message, tensor=ref.spec.name, status=3)
 
 
 def _unstacked(home: str, leaf: str, ref: TensorRef, linears: tuple[str, ...], option: str) -> Iterator[Rearrange]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.dialects.spelling import GROUP, SPELLINGS, Spelling
+from convertkit.dialects.stacks import stack_findings, stacks_of
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
 
@@ -68,13 +69,15 @@ class Planes:
 def find_packed(checkpoint: Checkpoint) -> Planes:
     """All packed linears in natural file order, with the findings of every fault seen in the headers.
 
-    Codes: E_PACK_MISSING, E_PACK_AMBIGUOUS, E_PACK_DTYPE, E_PACK_SHAPE, E_SCALE_DTYPE, E_SCALE_SHAPE,
+    Codes: E_PACK_MISSING, E_PACK_AMBIGUOUS, E_PACK_DTYPE, E_PACK_SHAPE, E_PACK_STACKED, E_SCALE_DTYPE, E_SCALE_SHAPE,
     E_WIDTH, E_UNSUPPORTED_QUANT. A linear with a fault is not in ``packed``.
     """
-    modules, kv_scales, foreign = _leaves_by_module(checkpoint)
+    modules, kv_scales, foreign, together = _leaves_by_module(checkpoint)
+    stacks, other = stacks_of(together)
+    foreign.update(other)
     packed: dict[str, PackedModule] = {}
-    names: set[str] = set()
-    findings: list[Finding] = []
+    names = {ref.spec.name for stack in stacks for ref in stack.leaves.values()}
+    findings = list(stack_findings(stacks))
     for module, leaves in modules.items():
         spelling, faults = _spelling_here(module, leaves)
         findings += faults
@@ -96,12 +99,14 @@ def find_packed(checkpoint: Checkpoint) -> Planes:
 
 def _leaves_by_module(
     checkpoint: Checkpoint,
-) -> tuple[dict[str, dict[str, TensorRef]], list[str], dict[str, str]]:
-    """Modules that have a plane or a byte weight, KV scales, modules of foreign quantizations. One pass."""
+) -> tuple[dict[str, dict[str, TensorRef]], list[str], dict[str, str], list[TensorRef]]:
+    """Modules that have a plane or a byte weight, KV scales, modules of foreign quantizations, and tensors directly
+    under ``experts``. One pass."""
     modules: dict[str, dict[str, TensorRef]] = {}
     kv_scales: list[str] = []
     foreign: dict[str, str] = {}
     plain: list[tuple[str, TensorRef]] = []
+    together: list[TensorRef] = []
     for name, ref in checkpoint.tensors.items():
         module, _, leaf = name.rpartition(".")
         if leaf == "weight" and ref.spec.dtype in FLOATS:
@@ -112,10 +117,12 @@ def _leaves_by_module(
             kv_scales.append(name)
         elif leaf in FOREIGN:
             foreign[module] = FOREIGN[leaf]
+        elif module.endswith("experts"):
+            together.append(ref)
     for module, ref in plain:
         if module in modules:
             modules[module]["weight"] = ref
-    return modules, kv_scales, foreign
+    return modules, kv_scales, foreign, together
 
 
 def _spelling_here(module: str, leaves: Mapping[str, TensorRef]) -> tuple[Spelling | None, list[Finding]]:

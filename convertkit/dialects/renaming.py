@@ -112,6 +112,8 @@ class _Scribe:
         return list(self._done[entry, globs])
 
     def _renamed(self, entry: str, globs: bool) -> list[str]:
+        if _is_class(entry) and entry not in self._known:
+            return [entry]
         if entry.startswith("re:") and not globs:
             return self._renamed_pattern(entry, "regex", entry.removeprefix("re:"))
         if globs and GLOB_SIGNS.search(entry):
@@ -161,7 +163,7 @@ class _Scribe:
         return any(_replaced(text, old, new) != text for rule in self._rules for old, new in _literal_swaps(rule))
 
     def _means_something(self, entry: str, globs: bool) -> bool:
-        if entry[:1].isupper():  # a class name such as Linear
+        if _is_class(entry):
             return True
         if entry.startswith("re:") and not globs:
             text = entry.removeprefix("re:")
@@ -173,6 +175,11 @@ class _Scribe:
         return leaf in ("lm_head", "embed_tokens") or any(
             name in self._known_new for name in (entry, plain, f"model.{plain}")
         )
+
+
+def _is_class(entry: str) -> bool:
+    """Whether an entry is the name of a class, such as ``Linear``: it means modules of every name."""
+    return entry[:1].isupper() and "." not in entry
 
 
 def moved_modules(renaming: Renaming) -> dict[str, str]:

@@ -72,6 +72,16 @@ EXPERT_FORMS: Mapping[str, ExpertForm] = {
     )
 }
 
+INPUT_FIRST = frozenset(
+    (
+        *("llama4", "llama4_text", "gpt_oss", "aria", "aria_text", "openai_privacy_filter"),
+        *("qwen3_vl_moe", "qwen3_vl_moe_text"),
+    )
+)
+"""``model_type`` of models whose checkpoints hold stacks as [experts, in, out], those of gpt-oss with gate and up in
+turn (transformers 5.15: ``use_experts_implementation(is_transposed=True)``, ``Llama4TextExperts``; the ``Transpose``
+of ``conversion_mapping.py`` for Qwen3-VL-MoE)."""
+
 GATE, UP, DOWN = "gate_proj", "up_proj", "down_proj"
 KINDS = (*FUSIONS, *EXPERT_FORMS)
 """What can be fused and split."""

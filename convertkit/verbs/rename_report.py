@@ -151,12 +151,13 @@ def _digest(known: Recorded, path: str) -> str | None:
     return next((entry.sha256 for entry in entries if entry.path == path and not entry.is_pending), None)
 
 
-def audit_beside(source: Checkpoint) -> Reporter:
+def audit_beside(source: Checkpoint, accepted: Iterable[str] = ()) -> Reporter:
     """LOAD_SHAPE_AUDIT.json of the output. What the audit of the source says as well is no reason to refuse a repair
-    of something else, so such errors become warnings."""
+    of something else, so such errors become warnings, as do those of ``accepted`` codes, which were asked for."""
+    asked = frozenset(accepted)
 
     def report(case: Case) -> Report:
-        before = {item.code for item in audit_written(source).findings if item.severity == "error"}
+        before = asked | {item.code for item in audit_written(source).findings if item.severity == "error"}
         audit = audit_written(open_checkpoint(case.staged), case.plan.outputs.values())
         found = [
             replace(item, severity="warning") if item.severity == "error" and item.code in before else item

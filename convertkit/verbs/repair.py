@@ -23,6 +23,7 @@ from convertkit.conversion.repair_work import RepairRequest, Work
 from convertkit.conversion.repairs import Repair, apply_repairs
 from convertkit.conversion.units import Copy
 from convertkit.errors import Finding, finding, refusal, shown
+from convertkit.layouts.fusions import EXPERT_FORMS
 from convertkit.verbs.line import Case, Options, Report, Reporter, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.rename_report import audit_beside
@@ -75,7 +76,8 @@ def repair(
     plan = _plan(work, request, rows, header_slack_bytes)
     if only_plan:
         return dry_run(plan)
-    return carry_out(plan, Path(out), [repair_report(work, rows), audit_beside(checkpoint)], options)
+    stacked = ["E_PACK_STACKED"] if EXPERT_FORMS.keys() & set(request.fuse) else []
+    return carry_out(plan, Path(out), [repair_report(work, rows), audit_beside(checkpoint, stacked)], options)
 
 
 def _open(path: Path, request: RepairRequest) -> Loose:

@@ -96,3 +96,11 @@ def test_expert_numbers_move_inside_names() -> None:
     assert found.config["quantization_config"]["ignore"] == [
         "model.layers.0.mlp.experts.1.gate_proj", r"re:model\.layers\.\d+\.mlp\.experts\.\d+\.gate_proj$",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ["model.{rest}=model.inner.{rest}", "{rest}=inner.{rest}"])
+def test_a_class_among_the_targets_stays_what_it_is(rule: str) -> None:
+    block = {"quant_method": "modelopt", "config_groups": {"g": {"targets": ["Linear"]}}, "ignore": ["lm_head"]}
+    found = changed([rule], block)
+    assert found.config["quantization_config"]["config_groups"]["g"]["targets"] == ["Linear"]
+    assert not found.findings

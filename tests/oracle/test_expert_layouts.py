@@ -10,7 +10,10 @@ import pytest
 from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.demo.generate import generate
+from convertkit.errors import ConvertError
+from convertkit.verbs.dequant import dequant
 from convertkit.verbs.line import Result
+from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair
 
 pytestmark = pytest.mark.oracle
@@ -48,6 +51,8 @@ def test_fused_experts_load_as_the_same_model(kind: str, tmp_path: Path) -> None
     [
         ("Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
         ("Qwen3NextConfig", "Qwen3NextForCausalLM"),
+        ("Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
+        ("Qwen3_5MoeConfig", "Qwen3_5MoeForConditionalGeneration"),
     ],
 )
 def test_names_and_shapes_are_those_of_the_class(config: str, model: str, tmp_path: Path) -> None:
@@ -60,8 +65,9 @@ def test_names_and_shapes_are_those_of_the_class(config: str, model: str, tmp_pa
         "hidden_size": 32, "moe_intermediate_size": 16, "num_experts": 4, "num_hidden_layers": 2, "vocab_size": 64,
         "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 32,
     }  # fmt: skip
+    words = {"text_config": sizes} if config == "Qwen3_5MoeConfig" else sizes
     with torch.device("meta"):
-        made = getattr(transformers, model)(getattr(transformers, config)(**sizes))
+        made = getattr(transformers, model)(getattr(transformers, config)(**words))
     wanted = {name: tuple(value.shape) for name, value in made.state_dict().items() if ".mlp.experts." in name}
     assert len(wanted) == 4
     apart = []
@@ -76,3 +82,52 @@ def test_names_and_shapes_are_those_of_the_class(config: str, model: str, tmp_pa
     assert isinstance(repair(source, tmp_path / "out", RepairRequest(fuse=("experts",))), Result)
     found = {name: ref.spec.shape for name, ref in open_checkpoint(tmp_path / "out").tensors.items()}
     assert found == wanted
+    back = repair(tmp_path / "out", tmp_path / "back", RepairRequest(split=("experts",)))
+    assert isinstance(back, Result)
+    again = {name: ref.spec for name, ref in open_checkpoint(tmp_path / "back").tensors.items()}
+    assert again == {item.name: item for item in apart}
+
+
+@pytest.mark.parametrize("dialect", ["modelopt", "compressed-tensors"])
+def test_packed_experts_expand_and_stack_to_what_the_class_loads(dialect: str, tmp_path: Path) -> None:
+    """Packed, stacked, taken apart, expanded and stacked again: the class holds the values of the expanded pack."""
+    torch = pytest.importorskip("torch")
+    generate("qwen3-moe", tmp_path / "dense")
+    pack_nvfp4(tmp_path / "dense", tmp_path / "pack", dialect=dialect)
+    dequant(tmp_path / "pack", tmp_path / "expanded")
+    for kind in ("experts", "w13"):
+        root = tmp_path / kind
+        root.mkdir()
+        repair(tmp_path / "pack", root / "stacked", RepairRequest(fuse=(kind,)))
+        repair(root / "stacked", root / "apart", RepairRequest(split=(kind,)))
+        dequant(root / "apart", root / "dense")
+        repair(root / "dense", root / "together", RepairRequest(fuse=("experts",)))
+        one, two = loaded(tmp_path / "expanded"), loaded(root / "together")
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("config", "model"), [("Llama4TextConfig", "Llama4ForCausalLM"), ("GptOssConfig", "GptOssForCausalLM")]
+)
+def test_classes_that_hold_the_input_first_are_the_ones_we_refuse(config: str, model: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from tests.dialects.tiny import spec, write
+
+    sizes = {
+        "hidden_size": 32, "num_local_experts": 2, "num_hidden_layers": 1, "vocab_size": 64, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 48,
+    }  # fmt: skip
+    stated = getattr(transformers, config)(**sizes)
+    with torch.device("meta"):
+        made = getattr(transformers, model)(stated)
+    stacks = [
+        spec(name, "BF16", *value.shape) for name, value in made.state_dict().items()
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+    ]  # fmt: skip
+    assert [item.shape for item in stacks] == [(2, 32, 96), (2, 48, 32)]
+    for hidden in ({"hidden_size": 32}, {}):  # told by the shape, and by the kind
+        source = write(tmp_path / f"s{len(hidden)}", stacks, {"model_type": stated.model_type, **hidden})
+        with pytest.raises(ConvertError, match="E_LAYOUT_SHAPE"):
+            repair(source, tmp_path / "out", RepairRequest(split=("experts",)))

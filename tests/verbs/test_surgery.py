@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
+from convertkit.verbs.audit import audit
+from convertkit.verbs.convert import convert
+from convertkit.verbs.dequant import dequant
+from convertkit.verbs.gate import gate
 from convertkit.verbs.line import Result
+from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair
 from tests.dialects.tiny import LM_CONFIG, planes, spec, write
 from tests.verbs.test_pack_and_expand import tensors
@@ -153,6 +159,95 @@ def test_a_missing_expert_is_not_papered_over(tmp_path: Path) -> None:
 def test_nothing_of_the_kind_is_an_error(tmp_path: Path) -> None:
     source = write(tmp_path / "s", [spec("a.weight", "BF16", 4, 4)], CONFIG)
     assert refused(source, tmp_path / "out", split=("experts",)) == "E_PATTERN_EMPTY"
+
+
+@pytest.mark.parametrize("dialect", ["modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("kind", ["experts", "w13"])
+def test_packed_stacks_are_never_read_as_dense_tensors(tmp_path: Path, kind: str, dialect: str) -> None:
+    source = model(tmp_path / "source", dialect)
+    made = repair(source, tmp_path / "stacked", RepairRequest(fuse=(kind,)))
+    assert isinstance(made, Result)
+    told = [item for item in made.findings if item.code == "E_PACK_STACKED"]
+    assert {item.severity for item in told} == {"warning"}  # it was asked for
+    verbs: list[Callable[[], Any]] = [
+        lambda: dequant(tmp_path / "stacked", tmp_path / "dense"),
+        lambda: pack_nvfp4(tmp_path / "stacked", tmp_path / "dense"),
+        lambda: convert(tmp_path / "stacked", tmp_path / "dense", to="f16"),
+        lambda: gate(tmp_path / "stacked", source),
+    ]
+    for verb in verbs:
+        with pytest.raises(ConvertError) as caught:
+            verb()
+        assert {item.code for item in caught.value.findings} == {"E_PACK_STACKED"}
+        assert {item.fix.partition(";")[0] for item in caught.value.findings} == {
+            f"take them apart first: repair --split {kind}"
+        }
+    assert not (tmp_path / "dense").exists()
+    assert "E_PACK_STACKED" in [item.code for item in audit(tmp_path / "stacked").findings if item.severity == "error"]
+    repair(tmp_path / "stacked", tmp_path / "apart", RepairRequest(split=(kind,)))
+    dequant(tmp_path / "apart", tmp_path / "one")
+    dequant(source, tmp_path / "two")
+    assert tensors(tmp_path / "one") == tensors(tmp_path / "two")
+
+
+HOME = "model.layers.0.mlp.experts"
+BMM = [  # as ModelOpt 0.47 exports the experts of Llama 4 and gpt-oss: hidden 32, two experts, intermediate 48
+    spec(f"{HOME}.gate_up_proj", "U8", 2, 16, 96),
+    spec(f"{HOME}.gate_up_proj_weight_scale", "F8_E4M3", 2, 2, 96),
+    spec(f"{HOME}.gate_up_proj_weight_scale_2", "F32"),
+    spec(f"{HOME}.down_proj", "U8", 2, 24, 32),
+    spec(f"{HOME}.down_proj_weight_scale", "F8_E4M3", 2, 3, 32),
+    spec(f"{HOME}.down_proj_weight_scale_2", "F32"),
+]
+
+
+def test_stacks_with_the_input_first_are_refused_and_named(tmp_path: Path) -> None:
+    source = write(tmp_path / "s", BMM, {**CONFIG, "hidden_size": 32})
+    assert refused(source, tmp_path / "out", split=("experts",)) == "E_LAYOUT_SHAPE"
+    with pytest.raises(ConvertError, match="E_PACK_STACKED") as caught:
+        dequant(source, tmp_path / "out")
+    assert all(item.data["transposed"] and "Llama 4" in item.fix for item in caught.value.findings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"),
+    [
+        ((2, 32, 48), {"hidden_size": 32}),
+        ((2, 32, 32), {"hidden_size": 32, "model_type": "gpt_oss"}),
+        ((2, 16, 24), {"text_config": {"model_type": "llama4_text"}}),
+        ((2, 32, 48), {"text_config": {"model_type": "qwen3_vl_moe_text", "hidden_size": 32}}),
+    ],
+)
+def test_dense_stacks_with_the_input_first_are_not_cut_the_wrong_way(
+    tmp_path: Path, shape: tuple[int, ...], config: dict[str, Any]
+) -> None:
+    source = write(tmp_path / "s", [spec(f"{HOME}.gate_up_proj", "BF16", *shape)], {"model_type": "x", **config})
+    assert refused(source, tmp_path / "out", split=("experts",)) == "E_LAYOUT_SHAPE"
+
+
+def test_experts_are_not_stacked_for_a_class_that_wants_the_input_first(tmp_path: Path) -> None:
+    specs = [item for leaf in ("gate", "up", "down") for item in linear(f"{HOME}.0.{leaf}_proj", 32, 32, None)]
+    source = write(tmp_path / "s", specs, {**CONFIG, "model_type": "llama4_text"})
+    assert refused(source, tmp_path / "out", fuse=("experts",)) == "E_LAYOUT_SHAPE"
+
+
+def test_experts_without_a_gate_are_not_stacked_in_part(tmp_path: Path) -> None:
+    specs = [item for leaf in ("up", "down") for item in linear(f"{HOME}.0.{leaf}_proj", 32, 32, None)]
+    assert refused(write(tmp_path / "s", specs, CONFIG), tmp_path / "out", fuse=("experts",)) == "E_LAYOUT_SHAPE"
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [spec(f"{HOME}.gate_up_proj", "F8_E4M3", 2, 32, 16), spec(f"{HOME}.gate_up_proj_weight_scale", "F32", 2)],
+        [spec(f"{HOME}.gate_up_proj_blocks", "U8", 2, 32, 2, 16), spec(f"{HOME}.gate_up_proj_scales", "U8", 2, 32, 2)],
+    ],
+    ids=["FP8", "MXFP4"],
+)
+def test_stacks_of_other_quantizations_are_named(tmp_path: Path, specs: list[TensorSpec]) -> None:
+    packed = planes("model.layers.0.self_attn.o_proj", rows=32)
+    with pytest.raises(ConvertError, match="E_UNSUPPORTED_QUANT"):
+        dequant(write(tmp_path / "s", [*specs, *packed], CONFIG), tmp_path / "out")
 
 
 def test_the_quantization_config_follows_a_split(tmp_path: Path) -> None:

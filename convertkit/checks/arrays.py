@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.checks import kernels
+from convertkit.checks import slots
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.reference import widened
 from convertkit.checks.tiles import LANES, Sum, fold
@@ -35,18 +35,18 @@ def tally_of(
     bit_differences: int | None = None,
 ) -> Tally:
     """The tally of one tile from what a kernel filled in."""
-    reference, candidate, error, peaks = lanes.reshape(kernels.SUMS, LANES)
+    reference, candidate, error, peaks = lanes.reshape(slots.SUMS, LANES)
     return Tally(
         elements=elements,
-        changed=int(counts[kernels.CHANGED]),
-        nonfinite=int(counts[kernels.NONFINITE]),
+        changed=int(counts[slots.CHANGED]),
+        nonfinite=int(counts[slots.NONFINITE]),
         bit_differences=bit_differences,
         square_reference=Sum(fold(reference)),
         square_candidate=Sum(fold(candidate)),
         square_error=Sum(fold(error)),
         max_abs_error=float(peaks.max()),
         blocks=0 if histogram is None else int(histogram.sum()),
-        flushed_blocks=int(counts[kernels.FLUSHED]),
-        saturated=int(counts[kernels.SATURATED]),
+        flushed_blocks=int(counts[slots.FLUSHED]),
+        saturated=int(counts[slots.SATURATED]),
         scale_histogram=() if histogram is None else tuple(histogram.tolist()),
     )

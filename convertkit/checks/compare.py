@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.checks import kernels
+from convertkit.checks import slots
 from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
-from convertkit.checks.kernels_dense import count_value_blocks, measure_dense, measure_values
 from convertkit.checks.pack import measure_tile
 from convertkit.checks.reference import FORMATS, PlaneTables, narrowed, plane_tables, widened
 from convertkit.checks.tiles import LANES
 
-PIECE = 32 * kernels.CHUNK
+PIECE = 32 * slots.CHUNK
 """Elements decoded at a time where no fused kernel exists; a multiple of the chunk, so sums do not depend on it."""
 
 
@@ -64,7 +63,7 @@ def compare_tile(reference: Side, candidate: Side, *, stored: str | None = None)
 
 
 def _empty() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    return np.zeros(kernels.SUMS * LANES), np.zeros(kernels.COUNTS, np.int64)
+    return np.zeros(slots.SUMS * LANES), np.zeros(slots.COUNTS, np.int64)
 
 
 def _compare_dense(reference: Dense, candidate: Dense) -> Tally:
@@ -76,6 +75,8 @@ def _compare_dense(reference: Dense, candidate: Dense) -> Tally:
         left = left if shift == 0 else widened(left, "BF16").view(np.uint32)
         right = right if other == 0 else widened(right, "BF16").view(np.uint32)
         shift = 0
+    from convertkit.checks.kernels_dense import measure_dense
+
     lanes, counts = _empty()
     measure_dense(left, right, shift, lanes, counts)
     return tally_of(left.size, lanes, counts, None, differences)
@@ -89,9 +90,11 @@ def values_of(side: Side, first: int, count: int, stored: str | None = None) -> 
     if isinstance(side, Dense):
         bits = flat(side.bits, FORMATS[side.dtype].storage)[first : first + count]
         return widened(bits, side.dtype).astype(np.float64)
+    from convertkit.checks.kernels import decode
+
     codes, scales = flat(side.codes, "u1"), flat(side.scales, "u1")
     values = np.empty(count, np.float64)
-    kernels.decode(
+    decode(
         codes[first // 2 : (first + count) // 2],
         scales[first // 16 : (first + count) // 16],
         _tables(side, stored).values,
@@ -113,6 +116,8 @@ def _size(side: Side) -> int:
 
 def _compare_values(reference: Side, candidate: Side, stored: str | None) -> Tally:
     """At least one side is planes: both are decoded, a piece that fits the second-level cache at a time."""
+    from convertkit.checks.kernels_dense import count_value_blocks, measure_values
+
     size = _size(reference)
     _same_size(size, _size(candidate))
     lanes, counts = _empty()

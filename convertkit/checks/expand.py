@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.checks import kernels_dense as kernels
+from convertkit.checks import slots
 from convertkit.checks.arrays import flat
 from convertkit.checks.reference import FORMATS, exact_rounded_table, exact_table, package_table, widened
 
@@ -139,29 +139,29 @@ def check_expand_tile(
     return ExpandTally(
         written.size,
         differences,
-        int(counts[kernels.NEGATIVE_ZEROS]),
-        int(counts[kernels.MINUS_CODES]),
+        int(counts[slots.NEGATIVE_ZEROS]),
+        int(counts[slots.MINUS_CODES]),
         bytes_.size,
-        int(counts[kernels.EMPTIED]),
-        int(counts[kernels.LOST]),
-        int(counts[kernels.LOST_ZERO_SIGNS]),
+        int(counts[slots.EMPTIED]),
+        int(counts[slots.LOST]),
+        int(counts[slots.LOST_ZERO_SIGNS]),
     )
 
 
 def _differences(counts: NDArray[np.int64]) -> Differences:
-    return Differences(int(counts[kernels.DIFFERING]), int(counts[kernels.ZERO_SIGNS]))
+    return Differences(int(counts[slots.DIFFERING]), int(counts[slots.ZERO_SIGNS]))
 
 
 def _count(
     written: NDArray[Any], codes: NDArray[Any], scales: NDArray[Any], planes: tuple[int, str, str], arithmetic: str
 ) -> NDArray[np.int64]:
     """Run the kernel against one arithmetic's table."""
+    from convertkit.checks.kernels_dense import check_expanded
+
     tables = _expand_tables(*planes, arithmetic)
     floats = written.view(np.float32) if planes[2] == "F32" else _floats_by_bits(planes[2])
-    counts = np.zeros(kernels.EXPAND_COUNTS, np.int64)
-    kernels.check_expanded(
-        written, codes, scales, tables.bits, tables.units, tables.starts, floats, tables.careful, counts
-    )
+    counts = np.zeros(slots.EXPAND_COUNTS, np.int64)
+    check_expanded(written, codes, scales, tables.bits, tables.units, tables.starts, floats, tables.careful, counts)
     return counts
 
 
@@ -178,7 +178,7 @@ def _other_differences(
     if np.array_equal(first, second):
         return _differences(counts)
     others = np.arange(16) != 8
-    clean = not counts[kernels.DIFFERING] and not counts[kernels.ZERO_SIGNS]
+    clean = not counts[slots.DIFFERING] and not counts[slots.ZERO_SIGNS]
     if clean and np.array_equal(first[:, others], second[:, others]) and not scales[scales & 0x7F == 0x7F].size:
-        return Differences(0, int(counts[kernels.MINUS_CODES]))
+        return Differences(0, int(counts[slots.MINUS_CODES]))
     return _differences(_count(written, codes, scales, planes, names[1]))

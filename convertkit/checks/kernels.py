@@ -15,20 +15,8 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
+from convertkit.checks.slots import SATURATED, TO_BF16, TO_F16, WRONG_CODES
 from convertkit.checks.tiles import LANES
-
-CHUNK = 2 * LANES
-"""Elements of a chunk: the element at i and the one at i + ``LANES`` are added, then the pair goes to lane i."""
-
-SUMS = 4
-"""Groups of ``LANES`` lanes: squares of the reference, of the candidate, of the error; largest error."""
-
-NO_RULE, AMAX_RULE, LLMCOMPRESSOR_RULE = 0, 1, 2
-KEEP_F32, TO_BF16, TO_F16 = 0, 1, 2
-
-WRONG_CODES, WRONG_SCALES, CHANGED, NONFINITE, FLUSHED, SATURATED, AMAX_BITS = range(7)
-COUNTS = 7
-"""Positions in the ``counts`` array of ``measure_planes``, and their number."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 U1, U2, U4, F4, F8 = types.uint8, types.uint16, types.uint32, types.float32, types.float64

@@ -9,13 +9,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from convertkit.checks.kernels import (
-    CHANGED,
-    CHUNK,
     F4,
     F8,
-    FLUSHED,
-    NONFINITE,
-    SATURATED,
     U1,
     U2,
     U4,
@@ -28,12 +23,22 @@ from convertkit.checks.kernels import (
     measure,
     widen,
 )
+from convertkit.checks.slots import (
+    CHANGED,
+    CHUNK,
+    DIFFERING,
+    EMPTIED,
+    FLUSHED,
+    LOST,
+    LOST_ZERO_SIGNS,
+    MINUS_CODES,
+    NEGATIVE_ZEROS,
+    NONFINITE,
+    SATURATED,
+    ZERO_SIGNS,
+)
 
 I8 = types.int64
-
-DIFFERING, ZERO_SIGNS, NEGATIVE_ZEROS, MINUS_CODES, EMPTIED, LOST, LOST_ZERO_SIGNS = range(7)
-EXPAND_COUNTS = 7
-"""Positions in the ``counts`` array of ``check_expanded``, and their number."""
 
 
 @compiled(types.void(given(F8), given(F8), made(F8), made(I8)))

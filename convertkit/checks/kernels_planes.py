@@ -9,19 +9,11 @@ from numba import types
 from numpy.typing import NDArray
 
 from convertkit.checks.kernels import (
-    AMAX_BITS,
-    AMAX_RULE,
-    CHANGED,
-    CHUNK,
     F4,
     F8,
-    FLUSHED,
-    LLMCOMPRESSOR_RULE,
-    NONFINITE,
     U1,
     U2,
     U4,
-    WRONG_SCALES,
     block_peaks,
     compiled,
     count_codes,
@@ -35,6 +27,16 @@ from convertkit.checks.kernels import (
     measure,
     round_to_codes,
     widen,
+)
+from convertkit.checks.slots import (
+    AMAX_BITS,
+    AMAX_RULE,
+    CHANGED,
+    CHUNK,
+    FLUSHED,
+    LLMCOMPRESSOR_RULE,
+    NONFINITE,
+    WRONG_SCALES,
 )
 
 _INFINITY = np.uint32(0x7F800000)

@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.checks import kernels
+from convertkit.checks import slots
 from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.fidelity import Tally
-from convertkit.checks.kernels_planes import measure_planes
 from convertkit.checks.reference import FORMATS, PlaneTables, bits_of, float_of, narrowed, plane_tables, widened
 from convertkit.checks.tiles import LANES
 
-RULES = {"amax": kernels.AMAX_RULE, "amax-llmcompressor": kernels.LLMCOMPRESSOR_RULE}
+RULES = {"amax": slots.AMAX_RULE, "amax-llmcompressor": slots.LLMCOMPRESSOR_RULE}
 LEVELS = {"amax": np.float32(2688), "mse": np.float32(2688), "four-over-six": np.float32(1536)}
 """6 times the block scale that the largest magnitude of a group gets: 448, or 256 to leave room for 1.5 times that."""
 SENSES = {"amax": "multiplier", "amax-llmcompressor": "divisor"}
-NARROW = {"F32": kernels.KEEP_F32, "BF16": kernels.TO_BF16, "F16": kernels.TO_F16}
+NARROW = {"F32": slots.KEEP_F32, "BF16": slots.TO_BF16, "F16": slots.TO_F16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,8 @@ def check_pack_tile(
     counts, tally = measure_tile(
         source, source_dtype, codes, scales, global_bits, sense, stored, RULES[arithmetic], encoder
     )
-    amax = narrowed(np.array([counts[kernels.AMAX_BITS]], np.uint32).view(np.float32), source_dtype)
-    return PackTally(int(counts[kernels.WRONG_CODES]), int(counts[kernels.WRONG_SCALES]), int(amax[0]), tally)
+    amax = narrowed(np.array([counts[slots.AMAX_BITS]], np.uint32).view(np.float32), source_dtype)
+    return PackTally(int(counts[slots.WRONG_CODES]), int(counts[slots.WRONG_SCALES]), int(amax[0]), tally)
 
 
 def measure_tile(
@@ -115,7 +114,7 @@ def measure_tile(
     global_bits: int,
     sense: str,
     stored: str | None,
-    rule: int = kernels.NO_RULE,
+    rule: int = slots.NO_RULE,
     encoder: np.float32 | float = 1.0,
     tables: PlaneTables | None = None,
 ) -> tuple[NDArray[np.int64], Tally]:
@@ -127,8 +126,10 @@ def measure_tile(
     nibbles, bytes_ = flat(codes, "u1"), flat(scales, "u1")
     if words.size != 2 * nibbles.size or words.size != 16 * bytes_.size:
         raise ValueError(f"{words.size} elements, {nibbles.size} code bytes and {bytes_.size} scales do not fit")
+    from convertkit.checks.kernels_planes import measure_planes
+
     tables = plane_tables(global_bits, sense, stored) if tables is None else tables
-    lanes, counts = np.zeros(kernels.SUMS * LANES), np.zeros(kernels.COUNTS, np.int64)
+    lanes, counts = np.zeros(slots.SUMS * LANES), np.zeros(slots.COUNTS, np.int64)
     histogram = np.zeros(256, np.int64)
     measure_planes(
         words, shift, nibbles, bytes_, tables.values, tables.tops, tables.scales, tables.starts,

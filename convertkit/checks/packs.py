@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
-from convertkit.checks import kernels
+from convertkit.checks import slots
 from convertkit.checks.derive import SCALE_VALUES, amax_scales, codes_under, peaks_of, stored_differences, words_of
 from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally
@@ -160,7 +160,7 @@ def _measured(unit: Pack, tile: Tile, bits: int, sense: str) -> tuple[Tally, int
 
 def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, plain_bits: int) -> Member:
     """Scales of least error, or with a floor: no scale that is tried has less error; codes are those of the scales."""
-    rule, narrow = RULES.get(unit.arithmetic, kernels.AMAX_RULE), NARROW[unit.dtype]
+    rule, narrow = RULES.get(unit.arithmetic, slots.AMAX_RULE), NARROW[unit.dtype]
     words = words_of(tile.source, unit.dtype)
     peaks = peaks_of(words)
     scales = tile.scales.reshape(-1)

@@ -2,7 +2,8 @@
 
 Sources: z-lab dflash 0.1.0 (``model.py:127, 363, 560``), speculators 0.9.0 (``config.py``, ``models/*/config.py``),
 DeepSpec afdfa7c (``modeling/dspark``), SpecForge 0.2.0 (``modeling/draft``), transformers 5.19 (defaults of
-``Qwen3Config``), and for EAGLE-3 the readers in vLLM 0.33 (``llama_eagle3.py``). Engines' readings that differ are in ``engines``.
+``Qwen3Config``), and for EAGLE-3 the readers in vLLM 0.33 (``llama_eagle3.py``). Engines' readings that differ are in
+``engines``.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ class Progress(Protocol):
     def done(self) -> None:
         """The last stage is over."""
 
+    def apart(self, title: str) -> Progress:
+        """A progress of its own for work that goes on beside other work; ``title`` leads the names of its stages."""
+
 
 class Silent:
     """Progress that nobody watches."""
@@ -29,6 +32,9 @@ class Silent:
 
     def done(self) -> None:
         pass
+
+    def apart(self, title: str) -> Progress:
+        return self
 
 
 SILENT: Progress = Silent()

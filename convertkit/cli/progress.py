@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 class Bars:
     """One bar per stage, drawn by rich. rich takes its own lock, so any thread may call."""
 
-    def __init__(self, screen: rich.progress.Progress) -> None:
+    def __init__(self, screen: rich.progress.Progress, title: str = "") -> None:
         self._screen = screen
+        self._title = title
         self._task: rich.progress.TaskID | None = None
 
     def stage(self, name: str, total_bytes: int) -> None:
         self.done()
-        self._task = self._screen.add_task(name, total=total_bytes or None)
+        self._task = self._screen.add_task(f"{self._title} {name}".strip(), total=total_bytes or None)
 
     def advance(self, size_bytes: int) -> None:
         if self._task is not None:
@@ -32,6 +33,9 @@ class Bars:
         if self._task is not None:
             self._screen.remove_task(self._task)
             self._task = None
+
+    def apart(self, title: str) -> Progress:
+        return Bars(self._screen, title)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,8 +35,8 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its plan, facts, desk and target, where each output tensor starts in its file, and the digests of
-    tensors that an interrupted run has made already."""
+    """One run: its plan, facts, desk and target, where each output tensor starts in its file, the digests of tensors
+    that an interrupted run has made already, and those of source tensors that somebody has taken."""
 
     plan: Plan
     facts: Facts
@@ -44,17 +44,20 @@ class Job:
     target: Target
     starts: Mapping[str, int]
     done: Mapping[str, str]
+    known: Mapping[str, str] = field(default_factory=dict)
 
 
 class TensorOut:
     """Writes one output tensor from its first byte to its last and takes its digest on the way.
 
     A tensor that an interrupted run made already, but not the others of its unit, is made again and not written:
-    it must come out the same.
+    it must come out the same. ``known`` is the digest of the source tensor that is copied: it is not taken again, and
+    the written bytes must have it.
     """
 
-    def __init__(self, job: Job, spec: TensorSpec) -> None:
+    def __init__(self, job: Job, spec: TensorSpec, known: str | None = None) -> None:
         self.spec = spec
+        self._known = known
         self._job = job
         self._file = job.plan.file_of[spec.name]
         self._position = job.starts[spec.name]
@@ -64,7 +67,8 @@ class TensorOut:
     def write(self, data: memoryview) -> None:
         if self._kept is None:
             self._job.target.write_at(self._file, self._position, data)
-        self._digest.update(data)
+        if self._known is None:
+            self._digest.update(data)
         self._position += len(data)
 
     def close(self, copied_from: str | None = None) -> str:
@@ -72,7 +76,7 @@ class TensorOut:
         written = self._position - self._job.starts[self.spec.name]
         if written != self.spec.size_bytes:
             raise RuntimeError(f"{self.spec.name}: {written} bytes made, {self.spec.size_bytes} planned")
-        digest = self._digest.hexdigest()
+        digest = self._known or self._digest.hexdigest()
         if self._kept not in (None, digest):
             raise refusal("E_RESUME", "the interrupted run made another tensor of this name: the source has changed",
                           tensor=self.spec.name, fix="run again without --resume")  # fmt: skip
@@ -82,11 +86,18 @@ class TensorOut:
 
 
 def execute(
-    plan: Plan, facts: Facts, desk: Desk, target: Target, workers: int, done: Mapping[str, str]
+    plan: Plan,
+    facts: Facts,
+    desk: Desk,
+    target: Target,
+    workers: int,
+    done: Mapping[str, str],
+    known: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Make every output tensor; SHA-256 by name. ``done`` are tensors (with digests) that a resumed run has already."""
+    """Make every output tensor; SHA-256 by name. ``done`` are tensors (with digests) that a resumed run has already,
+    ``known`` digests of source tensors, which are then not taken again where a tensor is copied."""
     starts = {name: start for file in plan.files for name, start in file.header.starts.items()}
-    job = Job(plan, facts, desk, target, starts, done)
+    job = Job(plan, facts, desk, target, starts, done, known or {})
     units = [unit for unit in plan.units if not all(spec.name in done for spec in unit.outputs)]
     units.sort(key=lambda unit: -_work_bytes(job, unit))
     desk.progress.stage(plan.verb, sum(_work_bytes(job, unit) for unit in units))
@@ -102,7 +113,7 @@ def _work_bytes(job: Job, unit: Unit) -> int:
 
 
 def _run_copy(job: Job, unit: Copy) -> dict[str, str]:
-    out = TensorOut(job, unit.outputs[0])
+    out = TensorOut(job, unit.outputs[0], job.known.get(unit.source.spec.name))
     _copy_into(job, unit.source, out)
     return {out.spec.name: out.close(unit.source.spec.name)}
 

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from convertkit.conversion.run import execute
 from convertkit.conversion.side_files import copy_side_file, side_bytes
 from convertkit.conversion.sink import Sink, open_sink, write_small
 from convertkit.conversion.staging import Staging, open_staging
-from convertkit.conversion.stop import stop_on_signals
+from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.survey import Desk, Facts, survey
 from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Copy
@@ -113,10 +113,29 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Options, kind: Kind = "folder") -> Result:
+@dataclass(frozen=True)
+class Given:
+    """Digests of a source that somebody has taken already, so that they are not taken again: of all its weight files
+    (by path; asked for at the end, may wait), and of tensors (by name) that may be copied."""
+
+    files: Callable[[], Mapping[str, str]]
+    tensors: Mapping[str, str] = field(default_factory=dict)
+
+
+def carry_out(
+    plan: Plan,
+    out: Path,
+    reporters: Sequence[Reporter],
+    options: Options,
+    kind: Kind = "folder",
+    *,
+    given: Given | None = None,
+    stop: Stop | None = None,
+) -> Result:
     """Run a plan and publish its output at ``out``, whole or not at all.
 
-    An output of kind ``file`` is the plan's one weight file alone; its reports go to ``options.report_dir``.
+    An output of kind ``file`` is the plan's one weight file alone; its reports go to ``options.report_dir``. Runs
+    beside others share their ``stop``.
 
     Raises ``ConvertError``: the place is refused (status 5), values in the source are not acceptable (3), writing
     failed (4), a report says no (1, nothing published), a promise is broken (70, nothing published).
@@ -128,18 +147,23 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
     needed_bytes = plan.output_bytes + side_bytes(plan.source.root, plan.side_files)
     check_space(place, needed_bytes, reuse=plan.fingerprint if options.resume else None)
     # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again
-    with paused_gc(), stop_on_signals() as stop, Reader(plan.source) as reader:
+    with (
+        paused_gc(),
+        stop_on_signals() if stop is None else nullcontext(stop) as stop,
+        Reader(plan.source) as reader,
+    ):
         desk = Desk(reader, stop, options.progress, Buffers(), options.device)
         with (
             open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging,
-            Background(lambda halt: source_digests(reader, halt)) as sources,
+            Background(lambda halt: source_digests(reader, halt) if given is None else {}) as sources,
         ):
             with clock.stage("survey"):
                 facts = survey(plan, desk, worker_count(options.workers))
-            evidence, tensors, followed = _write(plan, facts, desk, staging, options, clock)
+            known = {} if given is None else given.tensors
+            evidence, tensors, followed = _write(plan, facts, desk, staging, options, clock, known)
             _refuse_broken(evidence, staging.resumed)
             with clock.stage("source digest"):
-                source_files = _source_files(plan, sources.result())
+                source_files = _source_files(plan, sources.result() if given is None else given.files())
             reader.assert_unchanged()
             case = Case(plan, facts, evidence, staging.files, tensors, followed.files, source_files)
             with clock.stage("reports"):
@@ -162,7 +186,13 @@ def carry_out(plan: Plan, out: Path, reporters: Sequence[Reporter], options: Opt
 
 
 def _write(
-    plan: Plan, facts: Facts, desk: Desk, staging: Staging, options: Options, clock: Clock
+    plan: Plan,
+    facts: Facts,
+    desk: Desk,
+    staging: Staging,
+    options: Options,
+    clock: Clock,
+    known: Mapping[str, str],
 ) -> tuple[list[Evidence], dict[str, str], Followed]:
     """Documents, side files, weights; then every promise is tested while the last digests are taken."""
     workers = worker_count(options.workers)
@@ -172,7 +202,7 @@ def _write(
             plan.files,
             desk.stop,
             stamps={file.name: file.stamp for file in plan.source.files},
-            digest_source=lambda name: _digest_of(desk, name),
+            digest_source=lambda name: known.get(name) or _digest_of(desk, name),
             workers=workers,
         ) as sink,
         Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower,
@@ -183,8 +213,8 @@ def _write(
         for name in plan.side_files:
             copy_side_file(plan.source.root, name, staging, desk.stop)
         with clock.stage("write"):
-            tensors = execute(plan, facts, desk, sink, workers, sink.done)
-            tensors.update(_copies_again(plan, desk, sink.done))
+            tensors = execute(plan, facts, desk, sink, workers, sink.done, known)
+            tensors.update(_copies_again(plan, desk, sink.done, known))
         with clock.stage("check"), Reader(open_any(staging.files)) as output:
             evidence = verify_output(plan, facts, desk, output, tensors, lambda: follower.result().tensors, workers)
         with clock.stage("flush"):
@@ -199,10 +229,11 @@ def _digest_of(desk: Desk, name: str) -> str:
     return "" if ref is None else sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
 
 
-def _copies_again(plan: Plan, desk: Desk, done: Mapping[str, str]) -> dict[str, str]:
+def _copies_again(plan: Plan, desk: Desk, done: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Digests of copied tensors that a resumed run already had, from the source itself: no journal vouches for them."""
     copies = (unit for unit in plan.units if isinstance(unit, Copy) and unit.name in done)
-    return {unit.name: _digest_of(desk, unit.source.spec.name) for unit in copies}
+    names = {unit.name: unit.source.spec.name for unit in copies}
+    return {name: known.get(source) or _digest_of(desk, source) for name, source in names.items()}
 
 
 @contextmanager

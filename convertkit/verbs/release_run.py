@@ -1,8 +1,10 @@
-"""Making the variants of a release one after the other, and trusting those that an interrupted run has finished."""
+"""Making the variants of a release, side by side where they can be, and trusting those that an interrupted run has
+finished."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,21 +12,24 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
+from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import dump_json, parse_json
 from convertkit.conversion.place import check_place
 from convertkit.conversion.staging import Staging
-from convertkit.conversion.stop import Interrupted
+from convertkit.conversion.stop import Interrupted, Stop, stop_on_signals
 from convertkit.conversion.syscalls import KERNEL, remove_tree, write_new
+from convertkit.conversion.tiles import in_parallel
 from convertkit.errors import ConvertError, Finding, refusal
-from convertkit.progress import Progress
-from convertkit.release.digests import sha256_files
+from convertkit.release.follow import Background, source_digests
 from convertkit.release.manifest import Manifest
 from convertkit.release.manifest_reader import read_manifest
 from convertkit.release.recipe import Recipe
-from convertkit.verbs.line import Options, carry_out
+from convertkit.verbs.line import Given, Options, carry_out
 from convertkit.verbs.release_variants import Job, plan_job, reporters_of
 from convertkit.verbs.verify import verify
 
+AT_ONCE = 2
+"""Variants that are made at the same time: one waits for its digests or the disk while the other computes."""
 VARIANTS = "variants"
 STAMPS = "source.json"
 """In the staging folder: the variants, each whole, and what the source's files looked like when the run began."""
@@ -45,6 +50,9 @@ class Made:
     def digests(self) -> dict[str, str]:
         return {entry.path: entry.sha256 for entry in self.manifest.files}
 
+    def tensor_digests(self) -> dict[str, str]:
+        return {entry.name: entry.sha256 for entry in self.manifest.tensors}
+
     def source_digests(self) -> dict[str, str]:
         return {str(item["path"]): str(item["sha256"]) for item in self.manifest.source}
 
@@ -52,40 +60,80 @@ class Made:
 def make_variants(
     recipe: Recipe, source: Checkpoint, jobs: Sequence[Job], staging: Staging, options: Options
 ) -> tuple[Made, ...]:
-    """Every variant in its own folder of the staging folder.
+    """Every variant in its own folder of the staging folder; those whose input is there are made side by side.
 
-    A resumed run keeps a finished variant if every byte of it verifies, it was made by this plan, and its input is
-    what it was made from. Raises E_RESUME if the source is another one than before, E_CHANGED if it changed between
-    two variants, and whatever making a variant raises.
+    Each byte of the source and of a variant is hashed once: what is made from it takes the digests over. A resumed
+    run keeps a finished variant if every byte of it verifies, it was made by this plan, and its input is what it was
+    made from. Raises E_RESUME if the source is another one than before, E_CHANGED if it changed between two variants,
+    and whatever making a variant raises.
     """
     work = staging.base / VARIANTS
     if not work.is_dir():
         staging.syscalls.mkdir(str(work))
     unchanged = _note_stamps(source, staging)
     staging.tensors_planned = sum(len(job.plan.outputs) for job in jobs)
+    tasks = [Task(job, work / f"{number}-{job.variant.folder or 'root'}") for number, job in enumerate(jobs)]
     made: dict[str, Made] = {}
-    source_digests: dict[str, str] = {}
-    for number, job in enumerate(jobs):
-        folder = work / f"{number}-{job.variant.folder or 'root'}"
-        given = None if job.variant.made_from is None else made[job.variant.made_from]
-        if staging.resumed and folder.is_dir():
-            if given is None and not source_digests:
-                source_digests = _digests_of(source, options)
-            inputs = source_digests if given is None else given.digests
-            found = _finished(job, folder, inputs, is_source=given is None, options=options)
-            unchanged = unchanged or (given is None and found is not None)
-        else:
-            found = None
-        if found is None:
-            if given is None and not unchanged:
-                raise _other_source("the source was touched since, and nothing proves that it is the same")
-            opened = source if given is None else open_any(given.folder)
-            known = _known_weights(source, made.values())
-            found = _make(recipe, job, folder, opened, known, staging, options)
-        made[job.variant.folder] = found
-        staging.tensors_done += len(job.plan.outputs)
-    _refuse_changed(tuple(made.values()))
-    return tuple(made.values())
+    try:
+        with _digests_of(source) as digests:
+            run = Run(recipe, source, digests, options)
+            while len(made) < len(tasks):
+                ready = [task for task in tasks if task.folder_name not in made and _has_input(task, made)]
+                if staging.resumed:
+                    made |= _trusted(run, ready, made)
+                rest = [task for task in ready if task.folder_name not in made]
+                if not (unchanged or made) and rest:
+                    raise _other_source("the source was touched since, and nothing proves that it is the same")
+                made |= _side_by_side(run, rest, made)
+    except Interrupted:
+        staging.tensors_done = sum(_finished_tensors(task) for task in tasks)
+        raise
+    found = tuple(made[task.folder_name] for task in tasks)
+    _refuse_changed(found)
+    staging.tensors_done = staging.tensors_planned
+    return found
+
+
+@dataclass(frozen=True)
+class Task:
+    """A variant and the folder in which it is made."""
+
+    job: Job
+    folder: Path
+
+    @property
+    def folder_name(self) -> str:
+        return self.job.variant.folder
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all variants of a run share. ``digests`` of the source's weight files: asking may wait for them."""
+
+    recipe: Recipe
+    source: Checkpoint
+    digests: Callable[[], Mapping[str, str]] = field(repr=False)
+    options: Options
+
+
+def _has_input(task: Task, made: Mapping[str, Made]) -> bool:
+    return task.job.variant.made_from is None or task.job.variant.made_from in made
+
+
+@contextmanager
+def _digests_of(source: Checkpoint) -> Iterator[Callable[[], Mapping[str, str]]]:
+    """SHA-256 of the source's weight files, once for all variants, taken in the background."""
+    with Reader(source) as reader, Background(lambda halt: source_digests(reader, halt)) as digests:
+        yield digests.result
+
+
+def _side_by_side(run: Run, tasks: Sequence[Task], made: Mapping[str, Made]) -> dict[str, Made]:
+    """Make the variants; of several failures the one of the earliest is raised."""
+    if len(tasks) < 2:
+        return {task.folder_name: _make(run, task, made, None) for task in tasks}
+    with stop_on_signals() as stop:
+        found = in_parallel(lambda task: _make(run, task, made, stop), tasks, AT_ONCE)
+    return {task.folder_name: one for task, one in zip(tasks, found, strict=True)}
 
 
 def _note_stamps(source: Checkpoint, staging: Staging) -> bool:
@@ -101,10 +149,16 @@ def _note_stamps(source: Checkpoint, staging: Staging) -> bool:
     return True
 
 
-def _digests_of(source: Checkpoint, options: Options) -> dict[str, str]:
-    names = [file.name for file in source.files]
-    found = sha256_files(source.root, names, options.workers, options.progress)
-    return {name: item.sha256 for name, item in found.items()}
+def _trusted(run: Run, tasks: Sequence[Task], made: Mapping[str, Made]) -> dict[str, Made]:
+    """Those variants that an earlier run finished."""
+    found: dict[str, Made] = {}
+    for task in tasks:
+        if task.folder.is_dir():
+            made_from = task.job.variant.made_from
+            inputs = run.digests() if made_from is None else made[made_from].digests
+            one = _finished(task.job, task.folder, inputs, is_source=made_from is None, options=run.options)
+            found |= {} if one is None else {task.folder_name: one}
+    return found
 
 
 def _finished(job: Job, folder: Path, inputs: Mapping[str, str], *, is_source: bool, options: Options) -> Made | None:
@@ -132,34 +186,33 @@ def _known_weights(source: Checkpoint, made: Iterable[Made]) -> dict[str, str]:
     return {name: sha256 for name, sha256 in digests.items() if name in names}
 
 
-def _make(
-    recipe: Recipe,
-    job: Job,
-    folder: Path,
-    given: Checkpoint,
-    source_sha256: Mapping[str, str],
-    staging: Staging,
-    options: Options,
-) -> Made:
+def _make(run: Run, task: Task, made: Mapping[str, Made], stop: Stop | None) -> Made:
+    job, options = task.job, run.options
     planned = job.plan.fingerprint
-    job = plan_job(recipe, job.variant, given)
+    origin = None if job.variant.made_from is None else made[job.variant.made_from]
+    job = plan_job(run.recipe, job.variant, run.source if origin is None else open_any(origin.folder))
     if job.plan.fingerprint != planned:
         raise refusal("E_INTERNAL", f"variant {job.variant.title} is planned otherwise from what was written")
-    begun = check_place(folder, (), force=True).partial(planned).is_dir()
+    begun = check_place(task.folder, (), force=True).partial(planned).is_dir()
     words = replace(
         options,
         force=False,
         resume=options.resume and begun,
         keep=True,
-        progress=Named(options.progress, job.variant.title),
+        progress=options.progress.apart(job.variant.title),
         report_dir=None if options.report_dir is None else options.report_dir / job.variant.folder,
     )
-    try:
-        result = carry_out(job.plan, folder, reporters_of(recipe, job, options.workers, source_sha256), words)
-    except Interrupted as error:
-        staging.tensors_done += _begun_tensors(folder, planned)
-        raise Interrupted(error.signum) from error
-    return replace(_read(job, folder), findings=result.findings, status=result.status)
+    reporters = reporters_of(run.recipe, job, options.workers, _known_weights(run.source, made.values()))
+    given = Given(run.digests) if origin is None else Given(lambda: origin.digests, origin.tensor_digests())
+    result = carry_out(job.plan, task.folder, reporters, words, given=given, stop=stop)
+    return replace(_read(job, task.folder), findings=result.findings, status=result.status)
+
+
+def _finished_tensors(task: Task) -> int:
+    """How many tensors of a variant are there: all, or those of its interrupted run."""
+    if task.folder.is_dir():
+        return len(task.job.plan.outputs)
+    return _begun_tensors(task.folder, task.job.plan.fingerprint)
 
 
 def _begun_tensors(folder: Path, fingerprint: str) -> int:
@@ -190,20 +243,3 @@ def _refuse_changed(made: Sequence[Made]) -> None:
                 if seen.setdefault(name, sha256) != sha256:
                     raise refusal("E_CHANGED", "the source changed between two variants", file=name,
                                   fix="run again when nothing writes to it")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Named:
-    """Progress whose stages say which variant they are about."""
-
-    inner: Progress
-    title: str
-
-    def stage(self, name: str, total_bytes: int) -> None:
-        self.inner.stage(f"{self.title} {name}", total_bytes)
-
-    def advance(self, size_bytes: int) -> None:
-        self.inner.advance(size_bytes)
-
-    def done(self) -> None:
-        self.inner.done()

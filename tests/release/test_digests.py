@@ -7,6 +7,7 @@ import pytest
 
 from convertkit.containers.folder import open_checkpoint
 from convertkit.errors import ConvertError
+from convertkit.progress import Silent
 from convertkit.release.digests import BUFFER_BYTES, batches, sha256_all, sha256_file, sha256_files, sha256_range
 from tests.release.makers import TENSORS, model, put, sha256
 
@@ -71,7 +72,7 @@ def test_an_interrupt_stops_the_other_threads(tmp_path: Path) -> None:
     put(tmp_path, {"x": bytes(40 * BUFFER_BYTES), "y": bytes(40 * BUFFER_BYTES)})
     seen = 0
 
-    class Impatient:
+    class Impatient(Silent):
         def stage(self, name: str, total_bytes: int) -> None:
             assert total_bytes == 80 * BUFFER_BYTES
 

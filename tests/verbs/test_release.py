@@ -185,11 +185,11 @@ def interrupt_at(number: int) -> Any:
     """Stand-in for ``carry_out`` that a signal stops in the variant of that number."""
     real, calls = line.carry_out, [0]
 
-    def stopped(*arguments: Any) -> Any:
+    def stopped(*arguments: Any, **words: Any) -> Any:
         calls[0] += 1
         if calls[0] > number:
             raise Interrupted(signal.SIGINT)
-        return real(*arguments)
+        return real(*arguments, **words)
 
     return mock.patch.object(release_run, "carry_out", stopped)
 

@@ -27,10 +27,11 @@ def _verify_borrow(bench: Bench, unit: Borrow) -> Checked:
 
 def _verify_offsets(bench: Bench, unit: Offsets) -> Checked:
     """Each offset plus its place must be the absolute id again."""
-    ids = bench.desk.reader.array(unit.source.spec.name).tolist()
-    offsets = bench.output.array("d2t").tolist()
+    stored = bench.desk.reader.array(unit.source.spec.name).tolist()
+    written = bench.output.array(unit.name).tolist()
+    ids, offsets = (written, stored) if unit.back else (stored, written)
     good = len(ids) == len(offsets) and all(place + offset == ids[place] for place, offset in enumerate(offsets))
-    return _verdict("d2t", good, "does not lead to the target ids of its source")
+    return _verdict(unit.name, good, "does not lead to the target ids of its source")
 
 
 def _verify_mask(bench: Bench, unit: Mask) -> Checked:
@@ -38,9 +39,9 @@ def _verify_mask(bench: Bench, unit: Mask) -> Checked:
     stored = bench.desk.reader.array(unit.source.spec.name).tolist()
     shift = 1 if unit.form == "offsets" else 0
     wanted = sorted(place * shift + value for place, value in enumerate(stored))
-    mask = np.frombuffer(bench.output.bytes_of("t2d"), np.uint8)
+    mask = np.frombuffer(bench.output.bytes_of(unit.name), np.uint8)
     good = np.flatnonzero(mask == 1).tolist() == wanted and int(mask.max(initial=0)) <= 1
-    return _verdict("t2d", good, "does not mark the target ids of d2t")
+    return _verdict(unit.name, good, "does not mark the target ids of d2t")
 
 
 DRAFTER_VERIFIERS: Mapping[type, Callable[[Bench, Any], Checked]] = {

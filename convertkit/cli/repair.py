@@ -15,6 +15,9 @@ from convertkit.cli.writing import outcome, refuse_shard_size, writing_options
 from convertkit.layouts.fusions import KINDS
 from convertkit.layouts.kv_scales import KV_SPELLINGS
 
+FORMS = ("offsets", "absolute")
+"""What a map of a reduced vocabulary may hold (``conversion.vocabulary.FORMS``, which would import NumPy here)."""
+
 
 def _pairs(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
@@ -43,6 +46,8 @@ def _pairs(context: click.Context, option: click.Parameter, words: tuple[str, ..
 @click.option("--swap-nibbles", is_flag=True, help="Exchange the two nibbles of every byte of codes.")
 @click.option("--split", multiple=True, type=click.Choice(KINDS), help="Take matrices or stacked experts apart.")
 @click.option("--fuse", multiple=True, type=click.Choice(KINDS), help="Join matrices, or stack experts.")
+@click.option("--d2t", type=click.Choice(FORMS), help="Write the map of a reduced vocabulary in this form.")
+@click.option("--d2t-holds", type=click.Choice(FORMS), help="With --d2t: what the map holds, if values do not tell.")
 @click.option("--set-config", is_flag=True, help="Set the config fields that the tensors decide.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="Add a pair to the headers.")
 @click.option("--shard", "shard_bytes", metavar="SIZE", callback=size_option_value, help="Cut into files of this size.")

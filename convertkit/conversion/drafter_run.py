@@ -30,9 +30,11 @@ def _run_borrow(job: Job, unit: Borrow) -> dict[str, str]:
 
 
 def _run_offsets(job: Job, unit: Offsets) -> dict[str, str]:
-    """Absolute ids less their index."""
-    ids = job.desk.reader.array(unit.source.spec.name)
-    offsets = (ids.astype(np.int64) - np.arange(ids.size)).astype(ids.dtype)
+    """Absolute ids less their index, or offsets and their index."""
+    stored = job.desk.reader.array(unit.source.spec.name)
+    places = np.arange(stored.size)
+    wide = stored.astype(np.int64)
+    offsets = (wide + places if unit.back else wide - places).astype(stored.dtype)
     out = TensorOut(job, unit.outputs[0])
     out.write(memoryview(offsets.tobytes()))
     job.desk.progress.advance(offsets.nbytes)

@@ -36,19 +36,21 @@ class Borrow:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """d2t stored as absolute ids (integers [DV]), written as offsets of the same dtype."""
+    """d2t stored as absolute ids (integers [DV]), written as offsets of the same dtype; ``back``: the other way."""
 
     source: TensorRef
+    name: str = "d2t"
+    back: bool = False
     operation = "offsets"
     promise = "elements"
 
     @property
     def key(self) -> str:
-        return "d2t"
+        return self.name
 
     @property
     def bundle(self) -> str:
-        return "d2t"
+        return self.name
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ class Offsets:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec("d2t", self.source.spec.dtype, self.source.spec.shape),)
+        return (TensorSpec(self.name, self.source.spec.dtype, self.source.spec.shape),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,17 @@ class Mask:
     source: TensorRef
     form: str
     vocabulary: int
+    name: str = "t2d"
     operation = "mask"
     promise = "elements"
 
     @property
     def key(self) -> str:
-        return "t2d"
+        return self.name
 
     @property
     def bundle(self) -> str:
-        return "t2d"
+        return self.name
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -83,4 +86,4 @@ class Mask:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec("t2d", "BOOL", (self.vocabulary,)),)
+        return (TensorSpec(self.name, "BOOL", (self.vocabulary,)),)

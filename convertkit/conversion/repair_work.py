@@ -19,7 +19,8 @@ from convertkit.errors import Finding, finding, refusal
 @dataclass(frozen=True)
 class RepairRequest:
     """What ``repair`` was asked for, option by option. ``shard_bytes`` is that of ``--shard``; ``groups`` are more
-    fused groups for ``--tie-scales``, each ``a.{i}.to_q,a.{i}.to_k``."""
+    fused groups for ``--tie-scales``, each ``a.{i}.to_q,a.{i}.to_k``. ``d2t`` is the form that the map of a reduced
+    vocabulary gets, ``d2t_holds`` the one that the user states it has (``vocabulary.FORMS``)."""
 
     rebuild_index: bool = False
     dedupe: bool = False
@@ -34,6 +35,8 @@ class RepairRequest:
     split: tuple[str, ...] = ()
     fuse: tuple[str, ...] = ()
     set_config: bool = False
+    d2t: str | None = None
+    d2t_holds: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     shard_bytes: int | None = None
     merge: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from convertkit.conversion.repair_config import module_of, requantize, set_config, set_everywhere
+from convertkit.conversion.repair_maps import bring_map
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
 from convertkit.conversion.surgery import plan_surgery
 from convertkit.conversion.surgery_units import Rearrange, Swap, whole
@@ -212,6 +213,7 @@ REPAIRS: tuple[Repair, ...] = (
     Repair("--swap-nibbles", lambda r: r.swap_nibbles, swap_nibbles, (),
            "codes with the even column in the high nibble"),
     Repair("--split/--fuse", lambda r: bool(r.split or r.fuse), surgery, (), "matrices and experts, joined or apart"),
+    Repair("--d2t", lambda r: r.d2t is not None, bring_map, ("E_VOCABULARY_MAP",), "the form of a vocabulary map"),
     Repair("--set-config", lambda r: r.set_config, set_config,
            ("E_QCONFIG_MISMATCH", "W_QCONFIG_MISMATCH", "W_ADVERTISED_ABSENT", "W_CONFIG_DTYPE"),
            "config fields that the tensors decide"),

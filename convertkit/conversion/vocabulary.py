@@ -6,7 +6,8 @@ All readers take ``d2t`` for offsets: target id = draft id + d2t[draft id] (vLLM
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ FORMS = ("offsets", "absolute")
 @dataclass(frozen=True)
 class MapJudgement:
     """``form`` is ``offsets`` or ``absolute``, None if neither or both fit; findings say why. ``ids`` are the target
-    ids of the draft vocabulary."""
+    ids of the draft vocabulary; ``readings`` are the ids of every form that fits."""
 
     form: str | None
     ids: Ids | None
     findings: tuple[Finding, ...] = ()
+    readings: Mapping[str, Ids] = field(default_factory=dict)
 
 
 def mask_of(reader: Reader, ref: TensorRef | None) -> npt.NDArray[np.bool_] | None:
@@ -61,8 +63,9 @@ def judge_map(
     if len(fitting) == 2 and bool((readings["offsets"] == readings["absolute"]).all()):
         return MapJudgement("offsets", readings["offsets"])  # one token: both readings are the same map
     if fitting:
-        fix = "state it: repair --d2t offsets or --d2t absolute"
-        return MapJudgement(None, None, (_error("d2t makes sense as offsets and as absolute ids", fix),))
+        fix = "state which it is: repair --d2t offsets --d2t-holds absolute, or --d2t-holds offsets"
+        fault = _error("d2t makes sense as offsets and as absolute ids", fix)
+        return MapJudgement(None, None, (fault,), {form: readings[form] for form in fitting})
     return MapJudgement(None, None, (_error(_why_not(readings["offsets"], mask, limit)),))
 
 

@@ -61,6 +61,10 @@ def repair(
     """
     if request.merge and request.shard_bytes is not None:
         raise refusal("E_USAGE", "--shard and --merge exclude each other")
+    if request.d2t_holds is not None and request.d2t is None:
+        raise refusal("E_USAGE", "--d2t-holds goes with --d2t", fix="--d2t offsets is what readers expect")
+    if (request.groups or request.allow_loss) and not request.tie_scales:
+        raise refusal("E_USAGE", "--group and --allow-loss go with --tie-scales")
     loose = _open(Path(source), request)
     checkpoint = loose.checkpoint
     refuse_gguf(checkpoint, "repair")

@@ -67,7 +67,7 @@ def test_a_ramp_needs_a_word_and_is_certain_from_then_on(tmp_path: Path, holds: 
     assert np.frombuffer(after["d2t"][2], "<i8").tolist() == (ids - RAMP).tolist()
     assert np.flatnonzero(np.frombuffer(after["t2d"][2], np.uint8)).tolist() == ids.tolist()
     assert after["t2d"][:2] == ("BOOL", (V,))
-    words = {"target_model": target(tmp_path / "t"), "target_id": "o/n"}
+    made_target = target(tmp_path / "t")
     to_drafter(
         tmp_path / "out", tmp_path / "to", to="speculators", verb="convert", target_model=made_target, target_id="o/n"
     )

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from convertkit.containers.files import read_small
 from convertkit.containers.folder import EDIT_FOLDER
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.syscalls import Syscalls, remove_tree, sync_folder, write_new
-from convertkit.errors import ConvertError, refusal
+from convertkit.errors import ConvertError, refusal, shown
 
 FRESH, DONE = EDIT_FOLDER + ".new", EDIT_FOLDER + ".done"
 RECORD = "edit.json"
 VERSION = 1
+MAX_BLOB_BYTES = 1 << 30
+"""A header has at most 100 MB, a list of tensors several times that."""
 Side = Literal["old", "new"]
 
 
@@ -38,11 +42,16 @@ class HeaderEdit:
 
 @dataclass(frozen=True, slots=True)
 class FileEdit:
-    """One small file before and after; None where it is not there."""
+    """One small file before and after; None where it is not there. A name that begins with ``../`` is that of a
+    manifest in a folder above, which lists the files that change."""
 
     name: str
     old: bytes | None
     new: bytes | None
+
+    @property
+    def is_above(self) -> bool:
+        return self.name.startswith("../")
 
 
 @dataclass(frozen=True)
@@ -94,18 +103,19 @@ def write_synced(path: Path, data: bytes, syscalls: Syscalls) -> None:
 def read_journal(root: Path) -> Edit:
     """The change that a journal records. Raises E_EDIT_BROKEN if it is damaged."""
     folder = root / EDIT_FOLDER
-    record = parse_json((folder / RECORD).read_bytes(), RECORD)
+    record = _record(folder)
 
     def blob(stem: str, side: Side, row: dict[str, Any]) -> bytes | None:
         if row[side] is None:
             return None
-        data = (folder / f"{stem}.{side}").read_bytes()
+        try:
+            data = read_small(folder, f"{stem}.{side}", MAX_BLOB_BYTES)
+        except ConvertError:
+            raise broken(row["name"], "its journal is damaged") from None
         if hashlib.sha256(data).hexdigest() != row[side]:
             raise broken(row["name"], "its journal is damaged")
         return data
 
-    if record["version"] != VERSION:
-        raise broken(EDIT_FOLDER, "its journal is of another version of convertkit")
     headers = [
         HeaderEdit(
             row["name"], blob(f"h{n}", "old", row) or b"", blob(f"h{n}", "new", row) or b"", row["payload_bytes"]
@@ -117,6 +127,37 @@ def read_journal(root: Path) -> Edit:
         for n, row in enumerate(record["files"])
     ]
     return Edit(tuple(headers), tuple(files))
+
+
+ABOVE = re.compile(r"(\.\./)+(MANIFEST\.json|MANIFEST\.rows\.jsonl|SHA256SUMS)")
+"""Names outside of the folder that a journal may hold."""
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """The journal's table. It may come with a folder from anywhere, so it must not lead to files of others."""
+    try:
+        record = parse_json(read_small(folder, RECORD), RECORD)
+    except ConvertError as error:
+        raise broken(EDIT_FOLDER, f"its journal is damaged ({error.findings[0].message})") from None
+    if not isinstance(record, dict) or record.get("version") != VERSION:
+        raise broken(EDIT_FOLDER, "its journal is of another version of convertkit")
+    for key in ("headers", "files"):
+        rows = record.get(key)
+        if not isinstance(rows, list):
+            raise broken(EDIT_FOLDER, "its journal is damaged")
+        for row in rows:
+            _check_row(row, key)
+    return record
+
+
+def _check_row(row: Any, key: str) -> None:
+    named = isinstance(row, dict) and {"name", "old", "new"} <= row.keys() and isinstance(row["name"], str)
+    if not named or (key == "headers" and type(row.get("payload_bytes")) is not int):
+        raise broken(EDIT_FOLDER, "its journal is damaged")
+    name = row["name"]
+    plain = name not in ("", ".", "..") and not {"/", "\0"} & set(name)
+    if not plain and not (key == "files" and ABOVE.fullmatch(name)):
+        raise broken(EDIT_FOLDER, f"its journal names '{shown(name)}', which is not in the folder")
 
 
 def broken(name: str, what: str) -> ConvertError:

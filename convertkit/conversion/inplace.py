@@ -19,17 +19,18 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from convertkit.checkpoint import WeightFile
-from convertkit.containers.files import in_hub_cache
+from convertkit.containers.files import in_hub_cache, read_small
 from convertkit.containers.folder import EDIT_FOLDER
 from convertkit.conversion.edit_journal import (
     DONE,
     FRESH,
     Edit,
+    FileEdit,
     HeaderEdit,
     Side,
     broken,
@@ -127,6 +128,17 @@ def locked(root: Path) -> Iterator[None]:
         os.close(fd)
 
 
+@contextmanager
+def locked_above(folder: Path) -> Iterator[None]:
+    """``locked`` for a folder whose manifest is to follow a change below it. Raises E_EDIT_UNFINISHED as well."""
+    with locked(folder):
+        if os.path.lexists(folder / EDIT_FOLDER):
+            message = "a change in place of the folder above, whose manifest lists this one, was interrupted"
+            fix = f"convertkit fix-keys {shown(folder)} --in-place --recover"
+            raise refusal("E_EDIT_UNFINISHED", message, file=EDIT_FOLDER, fix=fix)
+        yield
+
+
 def header_room(file: WeightFile, block_bytes: int, text_bytes: int) -> int:
     """Length of a new header of ``text_bytes`` of JSON: the old one if that is long enough, else as many whole blocks
     more as are needed, so that the payload can be moved without being written."""
@@ -175,8 +187,12 @@ def recover(root: Path, side: Side, syscalls: Syscalls = KERNEL) -> tuple[Findin
             remove_tree(syscalls, root / name)
         if not os.path.lexists(root / EDIT_FOLDER):
             return ()
-        _bring(root, read_journal(root), side, Stop(), syscalls)
-        close_journal(root, syscalls)
+        edit = read_journal(root)
+        with ExitStack() as locks:
+            for folder in dict.fromkeys((root / file.name).parent.resolve() for file in edit.files if file.is_above):
+                locks.enter_context(locked(folder))
+            _bring(root, edit, side, Stop(), syscalls)
+            close_journal(root, syscalls)
     except OSError as error:
         raise write_failure(error, root) from error
     what = "finished" if side == "new" else "taken back"
@@ -185,14 +201,20 @@ def recover(root: Path, side: Side, syscalls: Syscalls = KERNEL) -> tuple[Findin
 
 def _bring(root: Path, edit: Edit, side: Side, stop: Stop, syscalls: Syscalls) -> tuple[Moved, ...]:
     """Bring every file to one state, whatever state each is in. Doing it twice does no harm."""
+    for name in (*(header.name for header in edit.headers), *(file.name for file in edit.files)):
+        if os.path.lexists(root / name) and not stat.S_ISREG(os.lstat(root / name).st_mode):
+            raise broken(name, "it is no regular file any more")
     for header in edit.headers:
+        if not os.path.lexists(root / header.name):
+            raise broken(header.name, "the file is gone")
         size = os.stat(root / header.name).st_size
         if size not in (header.size_bytes("old"), header.size_bytes("new")):
             raise broken(header.name, f"the file has {size:,} bytes")
     moved = tuple(_bring_header(root, header, side, stop, syscalls) for header in edit.headers)
     for file in edit.files:
-        _bring_file(root, file.name, file.new if side == "new" else file.old, syscalls)
-    sync_folder(syscalls, str(root))
+        _bring_file(root, file, side, syscalls)
+    for folder in dict.fromkeys((root, *((root / file.name).parent for file in edit.files))):
+        sync_folder(syscalls, str(folder))
     return moved
 
 
@@ -247,16 +269,28 @@ def _rewrite(fd: int, path: Path, spare: Path, edit: HeaderEdit, side: Side, sto
     sync_folder(syscalls, str(path.parent))
 
 
-def _bring_file(root: Path, name: str, data: bytes | None, syscalls: Syscalls) -> None:
+def _bring_file(root: Path, edit: FileEdit, side: Side, syscalls: Syscalls) -> None:
+    path, data = root / edit.name, edit.new if side == "new" else edit.old
+    if edit.is_above and not _is_either(path, edit):
+        return  # the manifest above was written anew in the meantime: it is not ours to change
     if data is None:
         with suppress(FileNotFoundError):
-            syscalls.unlink(str(root / name))
+            syscalls.unlink(str(path))
         return
-    spare = root / f".{name}{EDIT_FOLDER}"
+    spare = path.parent / f".{path.name}{EDIT_FOLDER}"
     with suppress(FileNotFoundError):
         syscalls.unlink(str(spare))
-    mode = os.stat(root / name).st_mode if os.path.exists(root / name) else None
+    mode = os.stat(path).st_mode if os.path.exists(path) else None
     write_synced(spare, data, syscalls)
     if mode is not None:
         os.chmod(spare, stat.S_IMODE(mode))
-    syscalls.rename(str(spare), str(root / name), "plain")
+    syscalls.rename(str(spare), str(path), "plain")
+
+
+def _is_either(path: Path, edit: FileEdit) -> bool:
+    """Whether a file holds what it held before the change, or what it is to hold after it."""
+    try:
+        found = read_small(path.parent, path.name) if os.path.lexists(path) else None
+    except ConvertError:
+        return False
+    return found in (edit.old, edit.new)

@@ -49,20 +49,20 @@ def renamed_records(
     renaming: Renaming,
     weights: Mapping[str, tuple[int, str]],
     small: Mapping[str, bytes | None],
-    edit: Mapping[str, Any],
+    edit: Mapping[str, Any] | None,
 ) -> dict[str, bytes | None]:
     """Contents of the manifest's own files after a change in place (None: to be removed).
 
     ``weights`` are the changed weight files with their new size and SHA-256 (empty: pending), ``small`` the changed
-    small files (None: removed), ``edit`` is added to the plan that made the weights. SHA256SUMS without a manifest
-    only loses what is pending.
+    small files (None: removed), ``edit`` (if any) is added to the plan that made the weights. SHA256SUMS without a
+    manifest only loses what is pending.
     """
     if manifest is None:
         return _renamed_sums(root, weights, small)
     files = [new for entry in manifest.files if (new := _renewed(entry, weights, small)) is not None]
     rows = [replace(row, name=renaming.new_name(row.name)) if row.file in weights else row for row in manifest.tensors]
     plan = dict(manifest.plan)
-    if plan:
+    if plan and edit is not None:
         plan["edits"] = [*plan.get("edits", ()), dict(edit)]
     data, row_data = encode_manifest(replace(manifest, files=tuple(files), tensors=tuple(rows), plan=plan))
     own = {MANIFEST: data} if row_data is None else {ROWS: row_data, MANIFEST: data}

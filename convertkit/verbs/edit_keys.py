@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,14 @@ from convertkit.containers.folder import INDEX_SUFFIX
 from convertkit.containers.safetensors import Header, encode_ordered, read_header
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.edit_journal import Edit, FileEdit, HeaderEdit
-from convertkit.conversion.inplace import Moved, carry_out_edit, header_room, refuse_shared
+from convertkit.conversion.inplace import Moved, carry_out_edit, header_room, locked_above, refuse_shared
 from convertkit.conversion.renaming import BLOCK_BYTES, Rename, renamed_specs, tensors_by_file
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.syscalls import KERNEL, Syscalls
-from convertkit.errors import ConvertError, Finding, finding
+from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.layouts.renames import Renaming
 from convertkit.progress import Progress
+from convertkit.release.above import covering, records_above
 from convertkit.release.claims import REPORTS
 from convertkit.release.paths import OWN_FILES
 from convertkit.release.recorded import Recorded, renamed_records
@@ -64,7 +66,10 @@ def edit_in_place(
     headers = tuple(_header_edits(source, change.renaming))
     small = dict(_small_edits(source, change))
     refuse_shared(root, [*(header.name for header in headers), *_existing(root, (*small, *OWN_FILES))])
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, ExitStack() as locks:
+        above = covering(root, [*(header.name for header in headers), *small])
+        for folder in above:
+            locks.enter_context(locked_above(folder))
         before = _payload_digests(root, headers, stop, progress) if prove else {}
         stale = [name for name in _stale_reports(root) if headers]
         small.update(dict.fromkeys(stale))
@@ -72,6 +77,8 @@ def edit_in_place(
             header.name: (header.size_bytes("new"), before[header.name][1] if prove else "") for header in headers
         }
         records = renamed_records(root, known.manifest, change.renaming, weights, small, edit_note)
+        records |= records_above(root, above, change.renaming, weights, small | records)
+        refuse_shared(root, _existing(root, list(records)))
         files = tuple(FileEdit(name, _content(root, name), data) for name, data in (small | records).items())
         moved = carry_out_edit(
             root,
@@ -80,7 +87,7 @@ def edit_in_place(
             lambda: _check(source, change.renaming, headers, before, stop, progress),
             syscalls,
         )
-    findings = [*_rewritten(moved), *_removed(stale)]
+    findings = [*_rewritten(moved), *_removed(stale), *_above(root, above, prove)]
     return Edited(
         {item.name: item.method for item in moved},
         {file.name: _sizes(file, headers) for file in source.files},
@@ -128,7 +135,8 @@ def _small_edits(source: Checkpoint, change: Rename) -> Iterator[tuple[str, byte
 
 
 def _content(root: Path, name: str) -> bytes | None:
-    return read_small(root, name) if os.path.lexists(root / name) else None
+    path = root / name
+    return read_small(path.parent, path.name) if os.path.lexists(path) else None
 
 
 def _stale_reports(root: Path) -> list[str]:
@@ -141,6 +149,14 @@ def _removed(stale: Sequence[str]) -> Iterator[Finding]:
     if stale:
         message = f"{', '.join(stale)}: about the bytes before the change, so removed"
         yield finding("W_REPORT_REMOVED", "warning", message, data={"files": list(stale)})
+
+
+def _above(root: Path, folders: Sequence[Path], prove: bool) -> Iterator[Finding]:
+    for folder in folders:
+        path = os.path.relpath(folder, root.resolve())
+        state = "follows" if prove else "says that digests are pending"
+        message = f"the manifest in '{shown(path)}' lists files of this folder, so it {state}"
+        yield finding("W_MANIFEST_ABOVE", "warning", message, fix=f"convertkit manifest {shown(folder)}")
 
 
 def _rewritten(moved: Sequence[Moved]) -> Iterator[Finding]:

@@ -151,11 +151,12 @@ def _checker(unit: Pack, amax: int, recorded: int, fact: GridFact | None) -> Cal
     return lambda tile: _check_chosen(unit, tile, recorded, float_of(encoding), plain)
 
 
-def _measured(unit: Pack, tile: Tile, bits: int, sense: str) -> tuple[Tally, int]:
-    """The tally of a tile as written, and the largest magnitude of its source as storage bits."""
-    tally = measure_tile(tile.source, unit.dtype, tile.codes, tile.scales, bits, sense, None)[1]
+def _measured(unit: Pack, tile: Tile, bits: int, sense: str, encoder: np.float32) -> tuple[int, Tally, int]:
+    """Codes that are not those of the multiplier ``encoder`` under the written block scales, the tally of a tile as
+    written, and the largest magnitude of its source as storage bits."""
+    counts, tally = measure_tile(tile.source, unit.dtype, tile.codes, tile.scales, bits, sense, None, encoder=encoder)
     magnitude = np.uint32(0x7FFFFFFF) if tile.source.dtype.itemsize == 4 else np.uint16(0x7FFF)
-    return tally, int((tile.source & magnitude).max())
+    return int(counts[slots.WRONG_CODES]), tally, int((tile.source & magnitude).max())
 
 
 def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, plain_bits: int) -> Member:
@@ -166,7 +167,6 @@ def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, pl
     scales = tile.scales.reshape(-1)
     count = scales.size
     bases = amax_scales(peaks, encoder, least=unit.least_scale, rule=rule, narrow=narrow)[:count]
-    wrong_codes = _nibbles(tile.codes.reshape(-1) ^ codes_under(words, scales, encoder, rule=rule))
     if unit.arithmetic in SWEEPS:
         from convertkit.checks.kernels_choice import count_worse
 
@@ -179,7 +179,9 @@ def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, pl
         )
     else:
         wrong_scales = int(np.count_nonzero(bases != scales))
-    tally, amax = _measured(unit, tile, recorded, unit.spelling.sense)
+    wrong_codes, tally, amax = _measured(unit, tile, recorded, unit.spelling.sense, encoder)
+    if rule != slots.AMAX_RULE:  # its divisors are quotients
+        wrong_codes = _nibbles(tile.codes.reshape(-1) ^ codes_under(words, scales, encoder, rule=rule))
     return Member(
         PackTally(wrong_codes, wrong_scales, amax, tally), _by_amax(unit, tile, words, peaks, plain_bits, rule)
     )
@@ -213,7 +215,7 @@ def _check_on_grid(unit: Pack, tile: Tile, recorded: int, multiplier: np.float32
         wrong_scales += int(np.count_nonzero((bases != scales) & off))
         wrong = (tile.codes.reshape(-1) ^ codes_under(words, bases, multiplier)).reshape(-1, 8)
         wrong_codes = _nibbles(wrong[off & (bases == scales)])
-    tally, amax = _measured(unit, tile, recorded, unit.spelling.sense)
+    _, tally, amax = _measured(unit, tile, recorded, unit.spelling.sense, multiplier)
     return Member(
         PackTally(wrong_codes, wrong_scales, amax, tally),
         None,

@@ -9,7 +9,15 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 
 from convertkit.grids.compiled import compiled, read, write
-from convertkit.grids.nvfp4.kernels import block_amax, load_block, row_address, splat, store_codes, store_nibbles, vector
+from convertkit.grids.nvfp4.kernels import (
+    block_amax,
+    load_block,
+    row_address,
+    splat,
+    store_codes,
+    store_nibbles,
+    vector,
+)
 
 
 @compiled(types.void, read(types.uint16, 1), write(types.int64, 2))
@@ -38,8 +46,8 @@ def _magnitudes(block: Any, builder: Any) -> Any:
 
 
 def _row_lanes(target: Any, builder: Any, signature: Any, args: Any) -> list[Any]:
-    """The 8 magnitudes of row ``args[3]`` of ``rows``, each in 16 lanes: a pair of equal items is one load that spreads,
-    which is cheaper than a shuffle."""
+    """The 8 magnitudes of row ``args[3]`` of ``rows``, each in 16 lanes: a load spreads a pair of equal items for
+    nothing, one item would need a shuffle."""
     pairs = ir.VectorType(ir.IntType(32), 8)
     nothing = ir.Constant(pairs, ir.Undefined)
     first = ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
@@ -67,8 +75,8 @@ def _all_among(builder: Any, magnitudes: Any, lanes: list[Any]) -> Any:
 
 @vector
 def _on_row(context: Any, values: Any, index: Any, rows: Any, scale: Any) -> Any:
-    """Whether all magnitudes of block ``index`` are among the 8 under ``scale``. ``rows`` uint32 [1024] has each of them
-    twice in one item."""
+    """Whether all magnitudes of block ``index`` are among the 8 under ``scale``. ``rows`` uint32 [1024] has each of
+    them twice in one item."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         magnitudes = _magnitudes(load_block(target, builder, signature, args), builder)
@@ -96,7 +104,13 @@ def _encode_on_row(context: Any, values: Any, index: Any, rows: Any, scale: Any,
     return types.uint8(values, index, rows, scale, codes), generate
 
 
-_GRID = (read(types.uint16, 2), read(types.uint8, 1), read(types.uint16, 1), read(types.uint8, 1), read(types.uint32, 1))
+_GRID = (
+    read(types.uint16, 2),
+    read(types.uint8, 1),
+    read(types.uint16, 1),
+    read(types.uint8, 1),
+    read(types.uint32, 1),
+)
 
 
 @compiled(types.void, *_GRID, write(types.int64, 1))

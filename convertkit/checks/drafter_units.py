@@ -22,7 +22,7 @@ def _verdict(name: str, good: bool, what: str) -> Checked:
 
 
 def _verify_borrow(bench: Bench, unit: Borrow) -> Checked:
-    return _verdict(unit.name, bench.made[unit.name] == bench.stored()[unit.name], "differs from the target's")
+    return bench.copy_faults(unit.name, "differs from the target's"), ()
 
 
 def _verify_offsets(bench: Bench, unit: Offsets) -> Checked:

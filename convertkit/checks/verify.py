@@ -1,7 +1,7 @@
 """Test every promise of a plan on the staged bytes, with arithmetic of the checks' own.
 
-Copied bytes are proved by digests: that of the source bytes as they were read, against that of the staged file as
-it lies on the disk. Everything else is read again, source and output, and derived a second time.
+Copied bytes were read back from the staged file and compared with the source's as they were written
+(``conversion.run``). Everything else is read again, source and output, and derived a second time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from convertkit.checks.expand import ExpandTally, check_expand_tile
 from convertkit.checks.reference import exact_rounded_table, narrowed, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
-from convertkit.conversion.drafter_units import Borrow
-from convertkit.conversion.gguf_units import Recode
 from convertkit.conversion.plan import Plan, Unit
 from convertkit.conversion.survey import STORAGE, Desk, Facts
 from convertkit.conversion.tiles import bytes_view, in_parallel
@@ -48,20 +46,17 @@ class Bench:
     facts: Facts
     desk: Desk
     output: Reader
-    made: Mapping[str, str]
-    stored: Callable[[], Mapping[str, str]]
+    differing: Mapping[str, int]
+
+    def copy_faults(self, name: str, what: str = "differs from its source") -> tuple[Finding, ...]:
+        """A fault unless every byte of a copied tensor was found to be that of its source."""
+        differing = self.differing.get(name)
+        if differing is None:
+            return (_broken(name, "was never compared with its source"),)
+        return (_broken(name, what, differing=differing),) if differing else ()
 
     def staged(self, name: str) -> TensorRef:
         return self.output.checkpoint.tensors[name]
-
-
-def copied_tensors(plan: Plan) -> tuple[str, ...]:
-    """Output tensors whose promise is proved by digests: the follower must hash them on the disk."""
-    names = [unit.name for unit in plan.units if isinstance(unit, (Copy, Borrow))]
-    names.extend(name for unit in plan.units if isinstance(unit, Relabel) for name in unit.names)
-    names.extend(spec.name for unit in plan.units if isinstance(unit, Respell) for spec in unit.outputs[:2])
-    names.extend(unit.spec.name for unit in plan.units if isinstance(unit, Recode) and unit.promise == "bytes")
-    return tuple(names)
 
 
 def verify_output(
@@ -69,17 +64,15 @@ def verify_output(
     facts: Facts,
     desk: Desk,
     output: Reader,
-    made: Mapping[str, str],
-    stored: Callable[[], Mapping[str, str]],
+    differing: Mapping[str, int],
     workers: int,
 ) -> list[Evidence]:
     """Evidence of every unit, in the order of the plan.
 
-    ``made`` are the SHA-256 of all output tensors as they were produced; ``stored`` gives those of ``copied_tensors``
-    as they are on the disk and may wait for them, so units that need them come last. The output's tensors must be
+    ``differing`` are the bytes of each copied tensor that are not those of its source. The output's tensors must be
     exactly the planned ones.
     """
-    bench = Bench(plan, facts, desk, output, made, stored)
+    bench = Bench(plan, facts, desk, output, differing)
     shape_faults = _inventory_faults(plan, output)
     if shape_faults:
         return [Evidence(plan.units[0], shape_faults)]
@@ -90,8 +83,8 @@ def verify_output(
     return [by_place[i] for i in range(len(plan.units))]
 
 
-def _turn(unit: Unit) -> tuple[bool, int]:
-    return isinstance(unit, (Copy, Respell)) or unit.promise == "bytes", -sum(spec.size_bytes for spec in unit.outputs)
+def _turn(unit: Unit) -> int:
+    return -sum(spec.size_bytes for spec in unit.outputs)
 
 
 def _inventory_faults(plan: Plan, output: Reader) -> tuple[Finding, ...]:
@@ -130,18 +123,16 @@ def _verifier_elsewhere(kind: type) -> Callable[[Bench, Any], tuple[Any, Any]]:
 
 
 def _verify_copy(bench: Bench, unit: Copy) -> Evidence:
-    same = bench.made[unit.name] == bench.stored()[unit.name]
-    return Evidence(unit, () if same else (_broken(unit.name, "differs from its source"),))
+    return Evidence(unit, bench.copy_faults(unit.name))
 
 
 def _verify_relabel(bench: Bench, unit: Relabel) -> Evidence:
     """By digest; where that of the source was recorded, other bytes mean that the source is not what was recorded."""
-    faults = []
+    faults: list[Finding] = []
     for ref, name, recorded in zip(unit.sources, unit.names, unit.recorded, strict=True):
-        if bench.made[name] == bench.stored()[name]:
-            continue
-        if recorded is None:
-            faults.append(_broken(name, "differs from its source"))
+        wrong = bench.copy_faults(name)
+        if not wrong or recorded is None:
+            faults.extend(wrong)
             continue
         message = "the source's bytes are not those that its manifest states"
         faults.append(finding("E_TENSOR_DIGEST", "error", message, file=ref.file, tensor=ref.spec.name))
@@ -202,13 +193,9 @@ def _verify_expand(bench: Bench, unit: Expand) -> Evidence:
 
 
 def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
-    """Codes and block scales by digest; the scalar's sense by dividing again; what readers decode by tables."""
+    """Codes and block scales as copies; the scalar's sense by dividing again; what readers decode by tables."""
     packed, specs = unit.packed, unit.outputs
-    faults = [
-        _broken(spec.name, "differs from its source")
-        for spec in specs[:2]
-        if bench.made[spec.name] != bench.stored()[spec.name]
-    ]
+    faults = [fault for spec in specs[:2] for fault in bench.copy_faults(spec.name)]
     scalars = [(specs[2].name, bench.facts.global_bits[packed.module])]
     if packed.input_scale is not None:
         scalars.append((specs[3].name, bench.facts.input_bits[packed.module]))

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from convertkit.containers.reader import Reader
 from convertkit.conversion.drafter_units import Borrow, Mask, Offsets
-from convertkit.conversion.run import Job, TensorOut
+from convertkit.conversion.outputs import Job, TensorOut
 from convertkit.conversion.tiles import byte_chunks, bytes_view
 
 
 def _run_borrow(job: Job, unit: Borrow) -> dict[str, str]:
     """Copy from the lender, whose files must not change meanwhile."""
     desk = job.desk
-    out = TensorOut(job, unit.outputs[0])
+    out = TensorOut(job, unit.outputs[0], copied=True)
     with Reader(unit.lender) as reader:
         for offset, length in byte_chunks(unit.lent.size_bytes):
             desk.stop.check()

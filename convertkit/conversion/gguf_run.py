@@ -32,12 +32,13 @@ from convertkit.conversion.gguf_units import (
     Ungroup,
     shape_of,
 )
-from convertkit.conversion.run import Job, TensorOut
+from convertkit.conversion.outputs import Job, TensorOut
 from convertkit.conversion.survey import INFINITY
 from convertkit.conversion.tiles import bytes_view
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import ConvertError, refusal
+from convertkit.grids.dense import FLOAT_TYPES
 
 MULTIPLIER = "multiplier"
 
@@ -48,9 +49,10 @@ def _refuse_nonfinite(ref: TensorRef) -> ConvertError:
 
 
 def _check_finite(tile: Tile, dtype: str, source: Source) -> None:
-    from convertkit.grids.nvfp4.encode import amax_of_tile
-
-    if isinstance(source, TensorRef) and dtype in INFINITY and amax_of_tile(tile) >= INFINITY[dtype]:
+    if not isinstance(source, TensorRef) or dtype not in INFINITY or not tile.size:
+        return
+    magnitudes = tile & tile.dtype.type(FLOAT_TYPES[dtype].magnitude)
+    if magnitudes.max() >= INFINITY[dtype]:
         raise _refuse_nonfinite(source)
 
 
@@ -62,7 +64,7 @@ def global_bits_of(job: Job, source: Source) -> int:
 
 
 def _run_recode(job: Job, unit: Recode) -> dict[str, str]:
-    out = TensorOut(job, unit.spec, _known(job, unit))
+    out = TensorOut(job, unit.spec, copied=unit.promise == "bytes", known=_known(job, unit))
     for source in unit.sources:
         _recode_source(job, unit, source, out)
     return {unit.spec.name: out.close()}
@@ -76,8 +78,6 @@ def _known(job: Job, unit: Recode) -> str | None:
 
 
 def _recode_source(job: Job, unit: Recode, source: Source, out: TensorOut) -> None:
-    from convertkit.grids.ggml.encode import encode_rows
-
     desk = job.desk
     shape = shape_of(source)
     rows, width = matrix_shape(shape)
@@ -90,6 +90,8 @@ def _recode_source(job: Job, unit: Recode, source: Source, out: TensorOut) -> No
             _check_finite(tile, source.spec.dtype, source)
             out.write(bytes_view(np.ascontiguousarray(tile)))
         else:
+            from convertkit.grids.ggml.encode import encode_rows
+
             tile, dtype = dense_rows(desk, source, bits, first, last, unit.spec.dtype)
             _check_finite(tile, dtype, source)
             tile = shifted(reordered(tile, unit.order, head_rows), dtype, unit.shift)

@@ -1,88 +1,29 @@
 """Carrying out a plan: every unit reads its inputs, makes its tensors and writes them where the plan says.
 
-Work goes unit by unit on a thread pool, largest first. Inside a unit bytes are made in order, so that a
-tensor's digest is taken as its bytes are produced; where they land in the file was planned.
+Work goes unit by unit on a thread pool, in the order of the output, so that what reads the written files keeps up.
+Inside a unit bytes are made in order, so that a tensor's digest is taken as its bytes are produced; where they land in
+the file was planned. Bytes that are copied are read back from the file at once and compared with the source's.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from convertkit.checkpoint import TensorRef, TensorSpec
+from convertkit.checkpoint import TensorRef
+from convertkit.conversion.outputs import Job, Made, Target, TensorOut, read_and_compare
 from convertkit.conversion.plan import Plan, Unit
 from convertkit.conversion.survey import STORAGE, Desk, Facts
 from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel, row_tiles
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.dtypes import DTYPES
-from convertkit.errors import refusal
 
-
-class Target(Protocol):
-    """Where bytes go: the part of the sink that units use."""
-
-    def write_at(self, file: str, offset: int, data: memoryview) -> None: ...
-
-    def copy_at(self, file: str, offset: int, source: int, source_offset: int, size_bytes: int) -> None: ...
-
-    def tensor_done(self, name: str, sha256: str, sources: Mapping[str, str] | None = None) -> None: ...
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: its plan, facts, desk and target, where each output tensor starts in its file, the digests of tensors
-    that an interrupted run has made already, and those of source tensors that somebody has taken."""
-
-    plan: Plan
-    facts: Facts
-    desk: Desk
-    target: Target
-    starts: Mapping[str, int]
-    done: Mapping[str, str]
-    known: Mapping[str, str] = field(default_factory=dict)
-
-
-class TensorOut:
-    """Writes one output tensor from its first byte to its last and takes its digest on the way.
-
-    A tensor that an interrupted run made already, but not the others of its unit, is made again and not written:
-    it must come out the same. ``known`` is the digest of the source tensor that is copied: it is not taken again, and
-    the written bytes must have it.
-    """
-
-    def __init__(self, job: Job, spec: TensorSpec, known: str | None = None) -> None:
-        self.spec = spec
-        self._known = known
-        self._job = job
-        self._file = job.plan.file_of[spec.name]
-        self._position = job.starts[spec.name]
-        self._digest = hashlib.sha256()
-        self._kept = job.done.get(spec.name)
-
-    def write(self, data: memoryview) -> None:
-        if self._kept is None:
-            self._job.target.write_at(self._file, self._position, data)
-        if self._known is None:
-            self._digest.update(data)
-        self._position += len(data)
-
-    def close(self, copied_from: str | None = None) -> str:
-        """Tell the target that the tensor is complete; its SHA-256, which is also that of ``copied_from``."""
-        written = self._position - self._job.starts[self.spec.name]
-        if written != self.spec.size_bytes:
-            raise RuntimeError(f"{self.spec.name}: {written} bytes made, {self.spec.size_bytes} planned")
-        digest = self._known or self._digest.hexdigest()
-        if self._kept not in (None, digest):
-            raise refusal("E_RESUME", "the interrupted run made another tensor of this name: the source has changed",
-                          tensor=self.spec.name, fix="run again without --resume")  # fmt: skip
-        if self._kept is None:
-            self._job.target.tensor_done(self.spec.name, digest, None if copied_from is None else {copied_from: digest})
-        return digest
+COPY_BYTES = 1 << 20
+"""Bytes that are copied at a time: twice as many fit a core's own cache."""
 
 
 def execute(
@@ -93,19 +34,26 @@ def execute(
     workers: int,
     done: Mapping[str, str],
     known: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """Make every output tensor; SHA-256 by name. ``done`` are tensors (with digests) that a resumed run has already,
-    ``known`` digests of source tensors, which are then not taken again where a tensor is copied."""
+) -> Made:
+    """Make every output tensor. ``done`` are tensors (with digests) that a resumed run has already: they are not made
+    again, but those that were copied are compared with the source once more. ``known`` are digests of source tensors
+    that somebody has taken: where one is copied, it must still have that."""
     starts = {name: start for file in plan.files for name, start in file.header.starts.items()}
     job = Job(plan, facts, desk, target, starts, done, known or {})
-    units = [unit for unit in plan.units if not all(spec.name in done for spec in unit.outputs)]
-    units.sort(key=lambda unit: -_work_bytes(job, unit))
+    units = [unit for unit in plan.units if is_copied(unit) or not all(spec.name in done for spec in unit.outputs)]
+    files = {file.name: number for number, file in enumerate(plan.files)}
+    units.sort(key=lambda unit: min((files[plan.file_of[item.name]], starts[item.name]) for item in unit.outputs))
     desk.progress.stage(plan.verb, sum(_work_bytes(job, unit) for unit in units))
     made = in_parallel(lambda unit: runner_of(type(unit))(job, unit), units, workers)
     digests = dict(done)
     for part in made:
         digests.update(part)
-    return digests
+    return Made(digests, job.differing)
+
+
+def is_copied(unit: Unit) -> bool:
+    """Whether a unit writes bytes that are there already, so that they can be compared at no other cost."""
+    return isinstance(unit, Respell) or unit.promise == "bytes"
 
 
 def _work_bytes(job: Job, unit: Unit) -> int:
@@ -113,14 +61,14 @@ def _work_bytes(job: Job, unit: Unit) -> int:
 
 
 def _run_copy(job: Job, unit: Copy) -> dict[str, str]:
-    out = TensorOut(job, unit.outputs[0], job.known.get(unit.source.spec.name))
+    out = TensorOut(job, unit.outputs[0], copied=True, known=job.known.get(unit.source.spec.name))
     _copy_into(job, unit.source, out)
     return {out.spec.name: out.close(unit.source.spec.name)}
 
 
 def _copy_into(job: Job, source: TensorRef, out: TensorOut) -> None:
     desk = job.desk
-    for offset, length in byte_chunks(source.size_bytes):
+    for offset, length in byte_chunks(source.size_bytes, COPY_BYTES):
         desk.stop.check()
         view = bytes_view(desk.buffers.take("source", "|u1", (length,)))
         desk.reader.read_into(source, offset, view)
@@ -129,15 +77,17 @@ def _copy_into(job: Job, source: TensorRef, out: TensorOut) -> None:
 
 
 def _run_relabel(job: Job, unit: Relabel) -> dict[str, str]:
-    """The kernel copies the bytes; they are read only for the digests that nobody has recorded."""
+    """The kernel copies the bytes. They are read back for their digests, and for being compared with the source's;
+    where a digest is recorded, having it is enough."""
     file, fd = job.plan.file_of[unit.key], job.desk.reader.fd(unit.sources[0].file)
     digests: dict[str, str] = {}
     todo = [row for row in zip(unit.sources, unit.names, unit.recorded, strict=True) if row[1] not in job.done]
     for start, size, name in _stretches(todo):
         job.target.copy_at(file, job.starts[name], fd, start, size)
-    for ref, name, recorded in todo:
-        digests[name] = recorded or _source_digest(job, ref)
-        job.target.tensor_done(name, digests[name])
+    for ref, name, recorded in zip(unit.sources, unit.names, unit.recorded, strict=True):
+        digests[name], job.differing[name] = _read_back(job, file, name, ref, recorded)
+        if name not in job.done:
+            job.target.tensor_done(name, digests[name])
         job.desk.progress.advance(ref.size_bytes)
     return digests
 
@@ -156,14 +106,21 @@ def _stretches(rows: Iterable[tuple[TensorRef, str, str | None]]) -> Iterator[tu
         yield start, size, first
 
 
-def _source_digest(job: Job, ref: TensorRef) -> str:
-    digest = hashlib.sha256()
-    for offset, length in byte_chunks(ref.size_bytes):
-        job.desk.stop.check()
-        view = bytes_view(job.desk.buffers.take("source", "|u1", (length,)))
-        job.desk.reader.read_into(ref, offset, view)
-        digest.update(view)
-    return digest.hexdigest()
+def _read_back(job: Job, file: str, name: str, ref: TensorRef, recorded: str | None) -> tuple[str, int]:
+    """SHA-256 of a tensor as it lies in the output, and how many of its bytes are not those of its source."""
+    desk, digest, differing = job.desk, hashlib.sha256(), 0
+    for offset, length in byte_chunks(ref.size_bytes, COPY_BYTES):
+        desk.stop.check()
+        written = bytes_view(desk.buffers.take("written", "|u1", (length,)))
+        if recorded is None:
+            source = bytes_view(desk.buffers.take("source", "|u1", (length,)))
+            desk.reader.read_into(ref, offset, source)
+            differing += read_and_compare(job.target, file, job.starts[name] + offset, written, source)
+        elif job.target.read_at(file, job.starts[name] + offset, written) != length:
+            return "", length
+        digest.update(written)
+    found = digest.hexdigest()
+    return found, differing or int(recorded not in (None, found))
 
 
 def _run_cast(job: Job, unit: Cast) -> dict[str, str]:
@@ -242,7 +199,7 @@ def _run_respell(job: Job, unit: Respell) -> dict[str, str]:
 
     packed = unit.packed
     same_sense = packed.spelling.sense == unit.spelling.sense
-    outs = [TensorOut(job, spec) for spec in unit.outputs]
+    outs = [TensorOut(job, spec, copied=number < 2) for number, spec in enumerate(unit.outputs)]
     _copy_into(job, packed.codes, outs[0])
     _copy_into(job, packed.block_scale, outs[1])
     scalars = [job.facts.global_bits[packed.module]]

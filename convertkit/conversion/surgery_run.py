@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convertkit.conversion.run import Job, TensorOut
+from convertkit.conversion.outputs import Job, TensorOut
 from convertkit.conversion.surgery_units import Fold, Rearrange, Swap, row_elements
 from convertkit.conversion.tiles import byte_chunks, bytes_view
 from convertkit.dtypes import size_bytes

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
-from convertkit.checkpoint import TensorSpec
 from convertkit.containers.files import read_into
 from convertkit.containers.reader import Reader
 from convertkit.conversion.plan import PlannedFile
@@ -24,14 +22,6 @@ class Written(Protocol):
     def wait_prefix(self, file: str, beyond: int) -> int: ...
 
     def read_at(self, file: str, offset: int, buffer: memoryview) -> int: ...
-
-
-@dataclass(frozen=True)
-class Followed:
-    """SHA-256 of the staged files, and of the tensors that were asked for, as they are on the disk."""
-
-    files: Mapping[str, str]
-    tensors: Mapping[str, str]
 
 
 class Background:
@@ -71,45 +61,22 @@ def source_digests(reader: Reader, halt: threading.Event) -> dict[str, str]:
     return digests
 
 
-def follow(written: Written, files: Sequence[PlannedFile], wanted: Iterable[str], halt: threading.Event) -> Followed:
-    """Read every staged file behind its completed prefix; digests of the files and of the ``wanted`` tensors."""
-    asked = frozenset(wanted)
-    file_digests: dict[str, str] = {}
-    tensor_digests: dict[str, str] = {}
+def follow(written: Written, files: Sequence[PlannedFile], halt: threading.Event) -> dict[str, str]:
+    """Read every staged file behind its completed prefix; SHA-256 by name of the files as they lie there."""
+    digests: dict[str, str] = {}
     buffer = memoryview(bytearray(CHUNK_BYTES))
     for file in files:
-        whole = hashlib.sha256()
-        for size, spec in _pieces(file):
-            one = hashlib.sha256() if spec is not None and spec.name in asked else None
-            for offset, length in _steps(*size):
-                written.wait_prefix(file.name, offset + length - 1)
+        digest = hashlib.sha256()
+        position, size = 0, file.header.size_bytes
+        while position < size:
+            end = written.wait_prefix(file.name, position)
+            while position < end:
                 if halt.is_set():
-                    return Followed(file_digests, tensor_digests)
-                part = buffer[:length]
-                got = written.read_at(file.name, offset, part)
-                if got != length:
+                    return digests
+                part = buffer[: min(CHUNK_BYTES, end - position)]
+                if written.read_at(file.name, position, part) != len(part):
                     raise RuntimeError(f"{file.name}: staged file is shorter than its completed prefix")
-                whole.update(part)
-                if one is not None:
-                    one.update(part)
-            if one is not None and spec is not None:
-                tensor_digests[spec.name] = one.hexdigest()
-        file_digests[file.name] = whole.hexdigest()
-    return Followed(file_digests, tensor_digests)
-
-
-def _pieces(file: PlannedFile) -> Iterable[tuple[tuple[int, int], TensorSpec | None]]:
-    """((first byte, end), tensor or None for header and padding) in file order."""
-    yield (0, len(file.header.prefix)), None
-    gaps = dict(file.header.gaps)
-    for spec in file.header.order:
-        start = file.header.starts[spec.name]
-        end = start + spec.size_bytes
-        yield (start, end), spec
-        if end in gaps:
-            yield (end, end + gaps[end]), None
-
-
-def _steps(first: int, end: int) -> Iterable[tuple[int, int]]:
-    for offset in range(first, end, CHUNK_BYTES):
-        yield offset, min(CHUNK_BYTES, end - offset)
+                digest.update(part)
+                position += len(part)
+        digests[file.name] = digest.hexdigest()
+    return digests

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from convertkit.checks.verify import Evidence, copied_tensors, verify_output
+from convertkit.checks.verify import Evidence, verify_output
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
@@ -28,13 +28,12 @@ from convertkit.conversion.staging import Staging, open_staging
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.survey import Desk, Facts, survey
 from convertkit.conversion.tiles import Buffers
-from convertkit.conversion.units import Copy
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.address import origin_of
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_range
-from convertkit.release.follow import Background, Followed, follow, source_digests
+from convertkit.release.follow import Background, follow, source_digests
 from convertkit.verbs.manifest import manifest
 from convertkit.workers import worker_count
 
@@ -160,12 +159,12 @@ def carry_out(
             with clock.stage("survey"):
                 facts = survey(plan, desk, worker_count(options.workers))
             known = {} if given is None else given.tensors
-            evidence, tensors, followed = _write(plan, facts, desk, staging, options, clock, known)
+            evidence, tensors, written = _write(plan, facts, desk, staging, options, clock, known)
             _refuse_broken(evidence, staging.resumed)
             with clock.stage("source digest"):
                 source_files = _source_files(plan, sources.result() if given is None else given.files())
             reader.assert_unchanged()
-            case = Case(plan, facts, evidence, staging.files, tensors, followed.files, source_files)
+            case = Case(plan, facts, evidence, staging.files, tensors, written, source_files)
             with clock.stage("reports"):
                 reports = [reporter(case) for reporter in reporters]
                 rejected = _judge(reports, staging, options)
@@ -193,8 +192,11 @@ def _write(
     options: Options,
     clock: Clock,
     known: Mapping[str, str],
-) -> tuple[list[Evidence], dict[str, str], Followed]:
-    """Documents, side files, weights; then every promise is tested while the last digests are taken."""
+) -> tuple[list[Evidence], Mapping[str, str], Mapping[str, str]]:
+    """Documents, side files, weights; then every promise is tested while the last digests are taken.
+
+    What the checks found, and SHA-256 of tensors and of files by name.
+    """
     workers = worker_count(options.workers)
     with (
         open_sink(
@@ -205,7 +207,7 @@ def _write(
             digest_source=lambda name: known.get(name) or _digest_of(desk, name),
             workers=workers,
         ) as sink,
-        Background(lambda halt: follow(sink, plan.files, copied_tensors(plan), halt)) as follower,
+        Background(lambda halt: follow(sink, plan.files, halt)) as follower,
         _stopping(sink),
     ):
         for name, data in plan.documents.items():
@@ -213,27 +215,19 @@ def _write(
         for name in plan.side_files:
             copy_side_file(plan.source.root, name, staging, desk.stop)
         with clock.stage("write"):
-            tensors = execute(plan, facts, desk, sink, workers, sink.done, known)
-            tensors.update(_copies_again(plan, desk, sink.done, known))
+            made = execute(plan, facts, desk, sink, workers, sink.done, known)
         with clock.stage("check"), Reader(open_any(staging.files)) as output:
-            evidence = verify_output(plan, facts, desk, output, tensors, lambda: follower.result().tensors, workers)
+            evidence = verify_output(plan, facts, desk, output, made.differing, workers)
         with clock.stage("flush"):
-            followed: Followed = follower.result()
+            written: Mapping[str, str] = follower.result()
             sink.finish()
-    return evidence, tensors, followed
+    return evidence, made.digests, written
 
 
 def _digest_of(desk: Desk, name: str) -> str:
     """SHA-256 of a source tensor's stored bytes, for a resumed run; empty for a name that the source lacks."""
     ref = desk.reader.checkpoint.tensors.get(name)
     return "" if ref is None else sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
-
-
-def _copies_again(plan: Plan, desk: Desk, done: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Digests of copied tensors that a resumed run already had, from the source itself: no journal vouches for them."""
-    copies = (unit for unit in plan.units if isinstance(unit, Copy) and unit.name in done)
-    names = {unit.name: unit.source.spec.name for unit in copies}
-    return {name: known.get(source) or _digest_of(desk, source) for name, source in names.items()}
 
 
 @contextmanager

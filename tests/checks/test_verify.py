@@ -24,7 +24,7 @@ def flip(monkeypatch: pytest.MonkeyPatch, tensor: str, byte: int = 0) -> None:
     """Flip the lowest bit of one byte on its way to the disk, as a wrong buffer or a bad disk would."""
     execute = run.execute
 
-    def spoiled(plan: Any, facts: Any, desk: Any, sink: Any, workers: int, done: Any) -> dict[str, str]:
+    def spoiled(plan: Any, facts: Any, desk: Any, sink: Any, workers: int, done: Any, known: Any) -> object:
         file = plan.file_of[tensor]
         place = byte + next(item.header.starts[tensor] for item in plan.files if item.name == file)
         write_at = sink.write_at
@@ -36,7 +36,7 @@ def flip(monkeypatch: pytest.MonkeyPatch, tensor: str, byte: int = 0) -> None:
             write_at(name, offset, memoryview(changed))
 
         sink.write_at = write
-        return execute(plan, facts, desk, sink, workers, done)
+        return execute(plan, facts, desk, sink, workers, done, known)
 
     monkeypatch.setattr(line, "execute", spoiled)
 

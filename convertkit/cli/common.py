@@ -54,23 +54,30 @@ def size_option_value(context: click.Context, option: click.Parameter, text: str
 
 
 class SourcePath(click.Path):
-    """A path, or ``hf://org/name[@revision][/sub]``, which is fetched: whole, or with ``headers_only`` its headers."""
+    """A path, or ``hf://org/name[@revision][/sub]``, which is fetched: whole, or with ``headers_only`` its headers.
 
-    def __init__(self, *, headers_only: bool = False) -> None:
+    ``headers_if`` names an eager flag of the command that asks for headers only.
+    """
+
+    def __init__(self, *, headers_only: bool = False, headers_if: str = "") -> None:
         super().__init__(path_type=Path)
         self.headers_only = headers_only
+        self.headers_if = headers_if
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and value.startswith("hf://"):
             from convertkit.hub.download import fetch
 
-            return fetch(value, headers_only=self.headers_only)
+            asked = ctx is not None and bool(ctx.params.get(self.headers_if))
+            return fetch(value, headers_only=self.headers_only or asked)
         return super().convert(value, param, ctx)
 
 
-def source_argument(name: str, *, headers_only: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def source_argument(
+    name: str, *, headers_only: bool = False, headers_if: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A positional checkpoint: a path or an address on the hub. Whether it is there is for the verb to say."""
-    return click.argument(name, type=SourcePath(headers_only=headers_only))
+    return click.argument(name, type=SourcePath(headers_only=headers_only, headers_if=headers_if))
 
 
 def folder_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -17,9 +17,11 @@ MAX_ROWS = 20
 
 
 @click.command("diff", epilog="Example: convertkit diff drafter-nvfp4 drafter-ct")
-@source_argument("a")
-@source_argument("b")
-@click.option("--headers", is_flag=True, help="Compare names, shapes, dtypes and config; read no weights.")
+@source_argument("a", headers_if="headers")
+@source_argument("b", headers_if="headers")
+@click.option(
+    "--headers", is_flag=True, is_eager=True, help="Compare names, shapes, dtypes and config; read no weights."
+)
 @workers_option
 @shared_options
 def command(a: Path, b: Path, headers: bool, workers: int, shared: Shared) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import shared_options
+from convertkit.cli.common import SourcePath, shared_options
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, size_text, table
 from convertkit.cli.writing import outcome, refuse_shard_size, writing_options
@@ -18,13 +18,13 @@ MAX_ROWS = 12
 
 
 @click.command("fix-keys", epilog=EXAMPLES)
-@click.argument("source", type=click.Path(path_type=Path), required=False)
+@click.argument("source", type=SourcePath(), required=False)
 @click.argument("out", type=click.Path(path_type=Path), required=False)
 @click.option("--rename", multiple=True, metavar="FROM=TO", help="Rename what fits a template; may be repeated.")
 @click.option("--rules", type=click.Path(path_type=Path), metavar="FILE", help="A file with one FROM=TO a line.")
 @click.option("--preset", "presets", multiple=True, metavar="NAME", help="A renaming of `fix-keys --list`.")
 @click.option(
-    "--like", type=click.Path(path_type=Path), metavar="REF",
+    "--like", type=SourcePath(headers_only=True), metavar="REF",
     help="Work the renaming out from a reference: a folder, a weight file, an index, or a list of names.",
 )  # fmt: skip
 @click.option("--reverse", is_flag=True, help="Apply all rules the other way round.")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @click.command("release", epilog="Example: convertkit release init drafter-bf16 --output drafter.toml")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path), required=False)
-@click.option("--target-model", type=click.Path(path_type=Path), metavar="DIR", help="init: the target's folder.")
+@click.argument("out", required=False)
+@click.option("--target-model", metavar="DIR", help="init: the target's folder.")
 @click.option("--target-id", metavar="ORG/NAME", help="init: the target's hub name.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="init: write the recipe here.")
 @dry_run_option
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--publish-anyway", is_flag=True, help="Publish a release that a check rejects; the reports say so.")
 @workers_option
 @shared_options
-def command(recipe: Path, out: Path | None, shared: Shared, **words: Any) -> int:
+def command(recipe: Path, out: str | None, shared: Shared, **words: Any) -> int:
     """Make the release that RECIPE describes, in the folder OUT.
 
     RECIPE is a TOML file: variants, references, engines, thresholds, card; `convertkit schema recipe` says what it may
@@ -43,7 +43,7 @@ def command(recipe: Path, out: Path | None, shared: Shared, **words: Any) -> int
     return run(shared, lambda progress: _init(out, words) if init else _release(recipe, out, words, progress))
 
 
-def _init(source: Path | None, words: Mapping[str, Any]) -> Outcome:
+def _init(source: str | None, words: Mapping[str, Any]) -> Outcome:
     from convertkit.verbs.release_init import release_init
 
     if source is None:
@@ -56,7 +56,7 @@ def _init(source: Path | None, words: Mapping[str, Any]) -> Outcome:
     return Outcome({"schema": "convertkit.release-init/1", "recipe": made}, text)
 
 
-def _release(recipe: Path, out: Path | None, words: Mapping[str, Any], progress: Any) -> Outcome:
+def _release(recipe: Path, out: str | None, words: Mapping[str, Any], progress: Any) -> Outcome:
     from convertkit.verbs.line import Options
     from convertkit.verbs.release import ReleasePlan, release
 

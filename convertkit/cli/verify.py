@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from convertkit.cli.common import shared_options, workers_option
+from convertkit.cli.common import SourcePath, shared_options, workers_option
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, shown_cell, size_text
 
@@ -35,9 +35,9 @@ VERDICTS = {
 @click.option("--from", "sums", type=click.Path(path_type=Path), metavar="LIST",
               help="Verify against this SHA256SUMS or hub file list (JSON) instead of the folder's own.")  # fmt: skip
 @click.option("--recompute", is_flag=True, help="Compute the reports anew from the weights and compare.")
-@click.option("--source", type=click.Path(path_type=Path), metavar="SRC",
+@click.option("--source", type=SourcePath(), metavar="SRC",
               help="With --recompute: what the weights were made from, to measure them again.")  # fmt: skip
-@click.option("--target-model", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--target-model", type=SourcePath(headers_only=True), metavar="DIR",
               help="With --recompute: the target, to audit the engines again.")  # fmt: skip
 @click.option("--signature", type=click.Path(path_type=Path), metavar="FILE",
               help="An OMS signature that must cover every file.")  # fmt: skip
@@ -71,22 +71,12 @@ def command(
     """
     from convertkit.verbs.verify import verify
 
-    def check(folder: str, sums: Path | None, **words: Any) -> VerifyResult:
-        if not folder.startswith("hf://"):
-            return verify(folder, sums=sums, **words)
-        from convertkit.hub.download import write_listing
-
-        root, listing = write_listing(folder)
-        listed = any((root / name).is_file() for name in ("MANIFEST.json", "SHA256SUMS"))
-        by = sums if listed or sums is not None else listing
-        return verify(root, sums=by, **{**words, "hub": not words["strict"]})
-
     return run(
         shared,
         lambda progress: outcome(
-            check(
+            verify(
                 folder,
-                sums,
+                sums=sums,
                 only=only,
                 allow_extra=allow_extra,
                 hub=hub,

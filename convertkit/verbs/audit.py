@@ -16,6 +16,7 @@ from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any
 from convertkit.containers.strict_json import paused_gc
 from convertkit.engines.rules import Asked, parse_engines
 from convertkit.errors import Finding, refusal
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
@@ -33,6 +34,7 @@ class AuditResult:
     status: int
 
 
+@from_hub(headers=("path", "target_model", "against"))
 def audit(
     path: str | os.PathLike[str],
     *,

@@ -16,6 +16,7 @@ from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Plan
 from convertkit.conversion.planners import ExpandRequest, Files, PackRequest, plan_expand, plan_pack, plan_respell
 from convertkit.errors import refusal
 from convertkit.formats import FORMATS
+from convertkit.hub.arguments import from_hub
 from convertkit.verbs.drafters import to_drafter
 from convertkit.verbs.line import Options, Reporter, Result, carry_out
 from convertkit.verbs.pack_report import gate_report
@@ -25,6 +26,7 @@ from convertkit.verbs.target import target_layers
 from convertkit.verbs.to_gguf import to_gguf
 
 
+@from_hub("source", "target_model")
 def convert(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -11,6 +11,7 @@ from convertkit.conversion.place import check_place
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.conversion.planners import ExpandRequest, Files, plan_expand
 from convertkit.errors import refusal
+from convertkit.hub.arguments import from_hub
 from convertkit.verbs.line import Options, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report, dequant_report
@@ -19,6 +20,7 @@ ARITHMETICS = ("exact", "modelopt", "compressed-tensors")
 DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 
+@from_hub("source", "against")
 def dequant(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -18,6 +18,7 @@ from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers, in_parallel
 from convertkit.dialects.planes import PackedModule
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.rules import families
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files, sha256_range
@@ -56,6 +57,7 @@ class Pairing:
     only_b: tuple[str, ...]
 
 
+@from_hub("a", "b", headers_if="headers")
 def diff(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],

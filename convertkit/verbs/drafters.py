@@ -19,6 +19,7 @@ from convertkit.conversion.planners import Files
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.agreement import Statement, agreement, loss
 from convertkit.errors import Finding, refusal
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.layout import Layout
 from convertkit.verbs.line import Options, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
@@ -28,6 +29,7 @@ from convertkit.verbs.target import HUB_NAME, open_target
 PathLike = str | os.PathLike[str]
 
 
+@from_hub("source", "target_model")
 def to_drafter(
     source: PathLike,
     out: PathLike,

@@ -16,6 +16,7 @@ from convertkit.conversion.place import check_place
 from convertkit.conversion.renaming import Rename, plan_rename, refuse_gguf, work_out
 from convertkit.conversion.syscalls import KERNEL, Syscalls
 from convertkit.errors import Finding, finding, refusal, shown
+from convertkit.hub.arguments import from_hub
 from convertkit.release.recorded import recorded
 from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.verbs.edit_keys import edit_in_place
@@ -41,6 +42,7 @@ class Keys:
     findings: tuple[Finding, ...]
 
 
+@from_hub("source", headers=("like",))
 def fix_keys(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,

@@ -15,6 +15,7 @@ from convertkit.conversion.place import check_place
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
+from convertkit.hub.arguments import from_hub
 from convertkit.verbs.gguf_report import gguf_report
 from convertkit.verbs.line import Options, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
@@ -24,6 +25,7 @@ from convertkit.verbs.target import target_layers
 DTYPES: Mapping[str, str] = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 
+@from_hub("source", headers=("config_from", "target_model"))
 def from_gguf(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

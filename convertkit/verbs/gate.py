@@ -21,6 +21,7 @@ from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding, refusal
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fused import fused_groups, user_groups
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
@@ -43,6 +44,7 @@ class GateResult:
     files: Mapping[str, bytes]
 
 
+@from_hub("candidate", "reference")
 def gate(
     candidate: str | os.PathLike[str],
     reference: str | os.PathLike[str],

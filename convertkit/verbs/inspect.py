@@ -15,6 +15,7 @@ from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.scheme import Scheme
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.errors import Finding
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.rules import Family, families
 from convertkit.verbs.drafter_view import drafter_view
 
@@ -39,6 +40,7 @@ class _Share:
     size_bytes: int = 0
 
 
+@from_hub(headers=("path",))
 def inspect(path: str | os.PathLike[str], *, tensors: bool = False, scan: bool = False) -> dict[str, Any]:
     """Describe a folder, a safetensors file or a GGUF as JSON values; with ``tensors`` also every family of tensors.
 

@@ -16,6 +16,7 @@ from convertkit.conversion.planners import Files, PackRequest, plan_pack
 from convertkit.conversion.scales import SCALES, read_hints
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
+from convertkit.hub.arguments import from_hub
 from convertkit.verbs.line import Options, Result, carry_out
 from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.planned import DryRun, dry_run
@@ -23,6 +24,7 @@ from convertkit.verbs.reporting import audit_report
 from convertkit.verbs.target import target_layers
 
 
+@from_hub("source", "global_scales_from", headers=("target_model",))
 def pack_nvfp4(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

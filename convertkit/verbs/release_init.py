@@ -13,6 +13,7 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import ENGINES
 from convertkit.errors import refusal
+from convertkit.hub.address import is_address
 from convertkit.release.recipe import SCHEMA
 
 LEGAL = ("LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt")
@@ -28,14 +29,14 @@ def release_init(
 ) -> str:
     """The text of a recipe for ``source``; written to ``output`` if that is given, with paths relative to it.
 
+    Source and target may be addresses on the hub, of which headers are read. They stay addresses in the recipe.
     A dense drafter or model gets the seeds of a release: the NVFP4 pack in the root and its expansion in ``bf16/``; a
     drafter with a target a GGUF too. Raises ``ConvertError``: E_OUT_EXISTS, E_WRITE, and as opening the source.
     """
-    checkpoint = open_checkpoint(source)
-    identity = identify(checkpoint)
     base = Path.cwd() if output is None else Path(output).resolve().parent
-    target = None if target_model is None else Path(target_model)
-    text = "\n".join(_lines(checkpoint, identity, base, target, target_id)) + "\n"
+    checkpoint = open_checkpoint(_here(source))
+    target = None if target_model is None else _spelled(target_model, base)
+    text = "\n".join(_lines(checkpoint, _spelled(source, base), base, target, target_id)) + "\n"
     if output is not None:
         _write(Path(output), text, force)
     return text
@@ -56,13 +57,27 @@ def _quoted(value: Any) -> str:
     return json.dumps(str(value), ensure_ascii=False)
 
 
+def _here(source: str | os.PathLike[str]) -> Path:
+    """A folder; of one on the hub, its headers."""
+    if not is_address(str(source)):
+        return Path(source)
+    from convertkit.hub.download import fetch
+
+    return fetch(str(source), headers_only=True)
+
+
+def _spelled(place: str | os.PathLike[str], base: Path) -> str:
+    """A path or address as a recipe in ``base`` says it."""
+    return _quoted(place) if is_address(str(place)) else _relative(Path(place), base)
+
+
 def _relative(path: Path, base: Path) -> str:
     return _quoted(os.path.relpath(path.resolve(), base.resolve()))
 
 
-def _lines(
-    checkpoint: Checkpoint, identity: Identity, base: Path, target: Path | None, target_id: str | None
-) -> Iterator[str]:
+def _lines(checkpoint: Checkpoint, source: str, base: Path, target: str | None, target_id: str | None) -> Iterator[str]:
+    """``source`` and ``target`` as the recipe spells them."""
+    identity = identify(checkpoint)
     name = checkpoint.root.resolve().name.removesuffix("-bf16") or "release"
     drafter = identity.kind == "drafter"
     yield "# A recipe for `convertkit release`. Paths are relative to this file."
@@ -71,11 +86,12 @@ def _lines(
     yield f"schema = {_quoted(SCHEMA)}"
     yield f"name = {_quoted(name)}"
     yield '# version = "1.0.0"'
-    yield f"source = {_relative(checkpoint.root, base)}"
-    yield f"target_model = {_relative(target, base)}" if target else '# target_model = "target"  # a GGUF needs it'
+    yield f"source = {source}"
+    yield f"target_model = {target}" if target else '# target_model = "target"  # a GGUF needs it'
     yield f"target_id = {_quoted(target_id)}" if target_id else '# target_id = "ORG/NAME"'
     yield '# supersedes = "old-release"  # users of the old files are told so by `convertkit verify`'
-    files = [_relative(checkpoint.root / item, base) for item in LEGAL if item in checkpoint.side_files]
+    local = not is_address(source.strip('"'))
+    files = [_relative(checkpoint.root / item, base) for item in LEGAL if local and item in checkpoint.side_files]
     yield f"files = [{', '.join(files)}]"
     yield ""
     yield from _variants(identity, target)
@@ -88,7 +104,7 @@ def _lines(
     yield from _card(identity, drafter, target_id)
 
 
-def _variants(identity: Identity, target: Path | None) -> Iterator[str]:
+def _variants(identity: Identity, target: str | None) -> Iterator[str]:
     yield '# Variants are made in this order. folder "." is the root; from is "source" or the folder of one above.'
     if identity.packed:
         yield f'[[variants]]\nfolder = "."\nformat = {_quoted(_packed_format(identity))}\n'

@@ -23,6 +23,7 @@ from convertkit.conversion.repair_work import RepairRequest, Work
 from convertkit.conversion.repairs import Repair, apply_repairs
 from convertkit.conversion.units import Copy
 from convertkit.errors import Finding, finding, refusal, shown
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fusions import EXPERT_FORMS
 from convertkit.verbs.line import Case, Options, Report, Reporter, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
@@ -42,6 +43,7 @@ class Untouched:
     findings: tuple[Finding, ...]
 
 
+@from_hub("source")
 def repair(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

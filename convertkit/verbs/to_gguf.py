@@ -18,6 +18,7 @@ from convertkit.conversion.place import Kind, check_place
 from convertkit.conversion.plan import Plan
 from convertkit.errors import refusal
 from convertkit.grids.ggml.types import LIBRARY_TYPES
+from convertkit.hub.arguments import from_hub
 from convertkit.layouts.gguf_types import TYPE_NAMES
 from convertkit.verbs.gguf_report import gguf_report
 from convertkit.verbs.line import Options, Result, carry_out
@@ -26,6 +27,7 @@ from convertkit.verbs.planned import DryRun, dry_run
 MASK_EMBEDDING = "mask_embedding.pt"
 
 
+@from_hub("source", headers=("target_model",))
 def to_gguf(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -13,6 +13,8 @@ from convertkit import __version__
 from convertkit.codes import CODES
 from convertkit.containers.folder import open_any
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.hub.address import is_address
+from convertkit.hub.arguments import from_hub
 from convertkit.progress import SILENT, Progress
 from convertkit.release.claims import check_claims
 from convertkit.release.expected import Expected, read_expected
@@ -74,6 +76,7 @@ class Choice:
         return matches(path, self.allow_extra)
 
 
+@from_hub("source", headers=("target_model",))
 def verify(
     folder: str | os.PathLike[str],
     *,
@@ -93,6 +96,9 @@ def verify(
     progress: Progress = SILENT,
 ) -> VerifyResult:
     """Check the weights' structure, then every byte against MANIFEST.json and SHA256SUMS, and report all problems.
+
+    ``folder`` may be an address on the hub: the repository is downloaded, what a hub adds is allowed (but not with
+    ``strict``), and where it has no manifest the hub's own digests count.
 
     Without a manifest only the structure is checked and the result is a failure (E_MANIFEST_MISSING). ``folder`` may
     also be one weight file: it is checked against the manifest beside it, or else only its structure is, which
@@ -117,7 +123,10 @@ def verify(
     Raises:
         ConvertError: E_NOT_FOUND, E_USAGE, E_PATTERN_EMPTY (an ``only`` pattern that nothing listed matches).
     """
-    root = Path(folder)
+    if isinstance(folder, str) and is_address(folder):
+        root, sums, hub = _from_hub(folder, sums, strict)
+    else:
+        root = Path(folder)
     choice = Choice(tuple(only), (*allow_extra, *(HUB_EXTRAS if hub else ())), card)
     if (source is not None or target_model is not None) and not recompute:
         raise refusal("E_USAGE", "--source and --target-model go with --recompute")
@@ -143,6 +152,17 @@ def verify(
 
     found = again(root, [path for path in tree.files if choice.wants(path)], source, target_model, workers, progress)
     return _result([*result.findings, *found.findings], strict, {**result.summary, "recomputed": list(found.reports)})
+
+
+def _from_hub(
+    address: str, sums: str | os.PathLike[str] | None, strict: bool
+) -> tuple[Path, str | os.PathLike[str] | None, bool]:
+    """The downloaded repository, the list it is verified against if not its own, and whether hub files are allowed."""
+    from convertkit.hub.download import write_listing
+
+    root, listing = write_listing(address)
+    listed = any((root / name).is_file() for name in (MANIFEST, SUMS))
+    return root, sums if listed or sums is not None else listing, not strict
 
 
 def _inside(root: Path, path: Path) -> str | None:

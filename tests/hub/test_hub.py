@@ -25,12 +25,17 @@ from tests.release.recipes import LOSSY
 ROOT = Path(__file__).parents[2]
 
 
-def convertkit(hub: Hub, home: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own: the client reads its settings when it is imported."""
+def settings(hub: Hub, home: Path, **more: str) -> dict[str, str]:
     environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
                    "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **more}  # fmt: skip
     environment.pop("HF_TOKEN", None)
+    return environment
+
+
+def convertkit(hub: Hub, home: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: the client reads its settings when it is imported."""
     command = [sys.executable, "-m", "convertkit", *map(str, words)]
+    environment = settings(hub, home, **more)
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -155,6 +160,84 @@ def test_a_release_from_the_hub(hub: Hub, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     sources = json.loads((tmp_path / "out" / "MANIFEST.json").read_bytes())["source"]["files"]
     assert {(item["repo"], item["revision"]) for item in sources} == {("hf:org/drafter", COMMIT)}
+
+
+def test_headers_alone_are_compared(hub: Hub, drafter: Path, tmp_path: Path) -> None:
+    same = convertkit(hub, tmp_path, "diff", "hf://org/drafter/bf16", drafter / "bf16", "--headers")
+    assert same.returncode == 0, same.stdout + same.stderr
+    assert "values were not compared" in same.stdout
+    other = convertkit(hub, tmp_path, "diff", "--headers", "hf://org/drafter", drafter / "bf16", "--json")
+    assert other.returncode == 1, other.stderr
+    document = json.loads(other.stdout)
+    assert document["summary"]["dtypes"] == 15
+    assert not document["values_compared"]
+    assert not list(tmp_path.rglob("*.safetensors"))
+    whole = convertkit(hub, tmp_path, "diff", "hf://org/drafter/bf16", drafter / "bf16", "--json")
+    assert (whole.returncode, json.loads(whole.stdout)["values_compared"]) == (0, True), whole.stderr
+
+
+def test_fix_keys_from_the_hub_and_like_it(hub: Hub, drafter: Path, tmp_path: Path) -> None:
+    away = "layers.{i}.{rest}=blocks.{i}.{rest}"
+    done = convertkit(hub, tmp_path / "home", "fix-keys", "hf://org/drafter/bf16", tmp_path / "a", "--rename", away)
+    assert done.returncode == 0, done.stderr
+    fresh = tmp_path / "other"
+    like = ("--like", "hf://org/drafter/bf16")
+    done = convertkit(hub, fresh, "fix-keys", tmp_path / "a", tmp_path / "b", *like)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == (drafter / "bf16/model.safetensors").read_bytes()
+    assert not list(fresh.rglob("*.safetensors"))
+    cached = {path: path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()}
+    refused = convertkit(hub, tmp_path / "home", "fix-keys", "hf://org/drafter/bf16", "--in-place", "--rename", away)
+    assert refused.returncode != 0
+    assert {path: path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()} == cached
+
+
+HEADERS = """
+import sys
+import convertkit
+from convertkit.verbs.release_init import release_init
+
+address, out = "hf://org/drafter/bf16", sys.argv[1]
+assert convertkit.inspect(address)["layout"]["name"] == "dflash2"
+assert convertkit.audit(address, against="hf://org/drafter/bf16").status == 0
+assert convertkit.diff(address, b=address, headers=True).status == 0
+text = release_init(address, target_id="Qwen/Qwen3.8-27B", output=out + "/recipe.toml")
+assert 'source = "hf://org/drafter/bf16"' in text
+"""
+
+WHOLE = """
+import sys
+import convertkit
+from convertkit.conversion.repairs import RepairRequest
+from convertkit.verbs.drafters import to_dflash
+
+address, out = "hf://org/drafter/bf16", sys.argv[1]
+convertkit.pack_nvfp4(address, out + "/packed")
+convertkit.dequant("hf://org/drafter", out + "/dense")
+convertkit.convert(source="hf://org/drafter", out=out + "/ct", to="nvfp4-ct")
+convertkit.repair(address, out + "/repaired", RepairRequest(shard_bytes=100_000))
+assert convertkit.gate(out + "/packed", address).status == 0
+convertkit.fix_keys(address, out + "/renamed", rename=["layers.{i}.{rest}=blocks.{i}.{rest}"])
+to_dflash(address, out + "/dflash")
+assert convertkit.verify("hf://org/drafter").status == 0
+"""
+
+
+def python(hub: Hub, home: Path, text: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", text, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=settings(hub, home), capture_output=True, text=True, check=False)
+
+
+def test_the_functions_take_addresses(hub: Hub, drafter: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    done = python(hub, tmp_path / "home", HEADERS, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "home").rglob("*.safetensors"))
+    done = python(hub, tmp_path / "home", WHOLE, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/packed/model.safetensors").read_bytes() == (drafter / "model.safetensors").read_bytes()
+    made = convertkit(hub, tmp_path / "home", "release", tmp_path / "out/recipe.toml", tmp_path / "made")
+    assert made.returncode == 0, made.stderr
 
 
 def test_addresses() -> None:

@@ -13,12 +13,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from convertkit.errors import ConvertError as ConvertError
     from convertkit.verbs.audit import audit as audit
+    from convertkit.verbs.calibration import generate_calibration as generate_calibration
+    from convertkit.verbs.calibration import read_calibration as read_calibration
+    from convertkit.verbs.calibration import record_calibration as record_calibration
+    from convertkit.verbs.calibration import write_calibration as write_calibration
     from convertkit.verbs.convert import convert as convert
     from convertkit.verbs.dequant import dequant as dequant
     from convertkit.verbs.diff import diff as diff
     from convertkit.verbs.fix_keys import fix_keys as fix_keys
     from convertkit.verbs.from_gguf import from_gguf as from_gguf
     from convertkit.verbs.gate import gate as gate
+    from convertkit.verbs.gate_forward import gate_forward as gate_forward
     from convertkit.verbs.inspect import inspect as inspect
     from convertkit.verbs.line import Options as Options
     from convertkit.verbs.manifest import manifest as manifest
@@ -39,14 +44,19 @@ _HOMES = {
     "fix_keys": "convertkit.verbs.fix_keys",
     "from_gguf": "convertkit.verbs.from_gguf",
     "gate": "convertkit.verbs.gate",
+    "gate_forward": "convertkit.verbs.gate_forward",
+    "generate_calibration": "convertkit.verbs.calibration",
     "inspect": "convertkit.verbs.inspect",
     "manifest": "convertkit.verbs.manifest",
     "pack_nvfp4": "convertkit.verbs.pack",
+    "read_calibration": "convertkit.verbs.calibration",
+    "record_calibration": "convertkit.verbs.calibration",
     "repair": "convertkit.verbs.repair",
     "report": "convertkit.verbs.report",
     "sign": "convertkit.verbs.sign",
     "to_gguf": "convertkit.verbs.to_gguf",
     "verify": "convertkit.verbs.verify",
+    "write_calibration": "convertkit.verbs.calibration",
 }
 
 __all__ = ["ConvertError", "Options", "__version__", *sorted(name for name in _HOMES if name.islower())]

@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from convertkit.cli.common import SourcePath, shared_options, source_argument, workers_option
+from convertkit.cli.gate_text import forward_text, gate_text
 from convertkit.cli.runner import Outcome, Shared, run
-from convertkit.cli.text import count_text, findings_text, table
-from convertkit.cli.thresholds import threshold_options
+from convertkit.cli.thresholds import forward_options, threshold_options
 
-MAX_ROWS = 40
 ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt", "compressed-tensors")
-"""Weights that the text shows."""
+ONLY_FORWARD = ("calibration", "target_model", "seed", "device")
 
 
 @click.command("gate", epilog="Example: convertkit gate drafter-nvfp4 --reference drafter-bf16 --max-rel-rms 0.1")
@@ -26,85 +25,69 @@ ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt",
 @click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses, beside those known.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write FIDELITY_GATE.json here.")
 @threshold_options
+@click.option("--forward", is_flag=True, help="Run both drafters instead, and compare what they compute.")
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --forward: recorded hidden states and tokens; without it they are generated.",
+)
+@click.option(
+    "--target-model",
+    type=SourcePath(),
+    metavar="DIR",
+    help="With --forward: the target, for the embedding and head that the drafters borrow.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="With --forward: of generated states."
+)
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
+              help="With --forward: where to run.")  # fmt: skip
+@forward_options
 @workers_option
 @shared_options
-def command(
-    candidate: Path,
-    reference: Path,
-    stored: str | None,
-    as_served: str | None,
-    fuse: tuple[str, ...],
-    report: Path | None,
-    limits: Mapping[str, float | None],
-    workers: int,
-    shared: Shared,
-) -> int:
+def command(candidate: Path, reference: Path, forward: bool, workers: int, shared: Shared, **words: Any) -> int:
     """Compare CANDIDATE with REF as values, tensor by tensor, and judge it by the limits.
 
-    Either side may be dense or packed in any dialect. Exit status 1 when the gate says no.
+    Either side may be dense or packed in any dialect. With --forward both must be drafters (DFlash, DFlash 2, DSpark,
+    EAGLE-3): they are run for the same text, and modules, layers and proposals are compared. Exit status 1 when the
+    gate says no.
     """
-    from convertkit.verbs.gate import GateResult, gate
-
-    def outcome(made: GateResult) -> Outcome:
-        return Outcome(made.document, _text(made.document, made.rows, made), made.status)
-
+    alike = {name: words.pop(name) for name in ("stored", "as_served", "fuse", "report")}
+    limits, forward_limits = words.pop("limits"), words.pop("forward_limits")
+    if not forward:
+        _refuse_forward_words()
+        return run(
+            shared,
+            lambda progress: _weights(
+                candidate, reference, limits, {**alike, "workers": workers, "progress": progress}
+            ),
+        )
     return run(
         shared,
-        lambda progress: outcome(
-            gate(
-                candidate,
-                reference,
-                limits=limits,
-                stored=stored,
-                as_served=as_served,
-                fuse=fuse,
-                report=report,
-                workers=workers,
-                progress=progress,
-            )
+        lambda progress: _forward(
+            candidate, reference, forward_limits, {**alike, **words, "workers": workers, "progress": progress}
         ),
     )
 
 
-def _text(document: Mapping[str, Any], rows: Any, made: Any) -> str:
-    """Problems first, then the worst weights and the whole, then the verdict. Fused groups are in the report."""
-    tensors = [row for row in rows if row["scope"] == "tensor"]
-    changed = [row for row in tensors if "metrics" in row and row["metrics"]["changed"]]
-    changed.sort(key=lambda row: (-(row["metrics"]["rel_rms"] or 0.0), row["name"]))
-    whole = [row for row in rows if row["scope"] == "whole" and row["metrics"]["changed"]]
-    lines = [
-        (
-            row["name"] if row["scope"] == "tensor" else "whole checkpoint",
-            _number(row["metrics"]["rel_rms"], ".4f"),
-            _number(row["metrics"]["sqnr_db"], ".2f"),
-            _number(row["metrics"]["cosine"], ".5f"),
-            _number(row["metrics"]["max_abs_error"], ".3g"),
-            _number(100 * row["metrics"]["changed_fraction"], ".1f"),
-            row["metrics"].get("flushed_blocks", ""),
-        )
-        for row in (*changed[:MAX_ROWS], *whole)
-    ]
-    headers = ("weight", "rel rms", "SQNR dB", "cosine", "max error", "changed %", "flushed")
-    return "\n".join(
-        filter(
-            None,
-            [
-                findings_text(made.findings),
-                table(headers, lines, right=range(1, 7)) if lines else "",
-                f"the worst {MAX_ROWS} of {len(changed)} changed weights; --report lists all"
-                if len(changed) > MAX_ROWS
-                else "",
-                f"{count_text(len(tensors) - len(changed), 'weight')} without a changed value",
-                _served(document["summary"]["as_served"]),
-                "passed" if made.status == 0 else "FAILED",
-            ],
-        )
-    )
+def _refuse_forward_words() -> None:
+    """Options that mean nothing without --forward are a mistake, not a wish to ignore."""
+    context = click.get_current_context()
+    for name in ONLY_FORWARD:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --forward")
 
 
-def _served(engine: Mapping[str, Any] | None) -> str:
-    return "" if engine is None else f"as served by {engine['engine']} ({engine['origin']}; {engine['proof']})"
+def _weights(candidate: Path, reference: Path, limits: Mapping[str, float | None], words: dict[str, Any]) -> Outcome:
+    from convertkit.verbs.gate import gate
+
+    made = gate(candidate, reference, limits=limits, **words)
+    return Outcome(made.document, gate_text(made.document, made.rows, made.findings, made.status), made.status)
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _forward(candidate: Path, reference: Path, limits: Mapping[str, float | None], words: dict[str, Any]) -> Outcome:
+    from convertkit.verbs.gate_forward import gate_forward
+
+    made = gate_forward(candidate, reference, limits=limits, **words)
+    return Outcome(made.document, forward_text(made.document, made.rows, made.findings, made.status), made.status)

@@ -48,6 +48,7 @@ COMMANDS: dict[str, Row] = {
     "to-gguf": Row("convertkit.cli.to_gguf", "Convert a drafter or model to GGUF for llama.cpp."),
     "from-gguf": Row("convertkit.cli.from_gguf", "Convert a GGUF to safetensors."),
     "gate": Row("convertkit.cli.gate", "Compare a checkpoint with its reference, tensor by tensor."),
+    "calibration": Row("convertkit.cli.calibration", "Make hidden states and tokens for gate --forward."),
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),
     "diff": Row("convertkit.cli.diff", "Show how two checkpoints differ."),
     "fix-keys": Row("convertkit.cli.fix_keys", "Rename tensors, in a new output or in place."),

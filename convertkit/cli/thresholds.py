@@ -1,33 +1,54 @@
-"""``--max-rel-rms`` and the other limits of the fidelity gate, made from the table of thresholds."""
+"""``--max-rel-rms`` and the other limits of the fidelity gate, made from the tables of limits."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import click
 
 from convertkit.checks.fidelity import THRESHOLDS
+from convertkit.forward.limits import FORWARD_LIMITS
 
 
-def threshold_options(command: Callable[..., int]) -> Callable[..., int]:
-    """One option per row of ``THRESHOLDS``, collected into the keyword ``limits``."""
+class Row(Protocol):
+    """What an option needs of a limit."""
 
-    @functools.wraps(command)
-    def collected(**values: Any) -> int:
-        limits = {name: values.pop(name) for name in THRESHOLDS}
-        return command(limits=limits, **values)
+    @property
+    def limit(self) -> float | None: ...
 
-    for name, row in reversed(THRESHOLDS.items()):
-        option = click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            type=float,
-            default=row.limit,
-            show_default=row.limit is not None,
-            metavar="X",
-            help=row.meaning,
-        )
-        collected = option(collected)
-    return collected
+    @property
+    def meaning(self) -> str: ...
+
+
+Command = Callable[..., int]
+
+
+def limit_options(table: Mapping[str, Row], keyword: str, prefix: str = "") -> Callable[[Command], Command]:
+    """One option per row of ``table``, collected into ``keyword``; ``prefix`` begins their help."""
+
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def collected(**values: Any) -> int:
+            limits = {name: values.pop(name) for name in table}
+            return command(**{keyword: limits}, **values)
+
+        for name, row in reversed(list(table.items())):
+            option = click.option(
+                f"--{name.replace('_', '-')}",
+                name,
+                type=float,
+                default=row.limit,
+                show_default=row.limit is not None,
+                metavar="X",
+                help=prefix + row.meaning,
+            )
+            collected = option(collected)
+        return collected
+
+    return decorated
+
+
+threshold_options = limit_options(THRESHOLDS, "limits")
+forward_options = limit_options(FORWARD_LIMITS, "forward_limits", "With --forward: ")

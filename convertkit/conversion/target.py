@@ -42,10 +42,12 @@ class Target:
     def lends(self, name: str) -> TensorRef | None:
         """The target's tensor that a drafter calls ``name``; a tied head is the embedding."""
         tensors = {} if self.weights is None else self.weights.tensors
-        names = SHARED[name]
-        if name == "lm_head.weight" and self.tied:
-            names = (*names, *SHARED["embed_tokens.weight"])
-        return next((tensors[other] for other in names if other in tensors), None)
+        return next((tensors[other] for other in self.names_of(name) if other in tensors), None)
+
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Names under which the target may keep what a drafter calls ``name``."""
+        tied = SHARED["embed_tokens.weight"] if name == "lm_head.weight" and self.tied else ()
+        return (*SHARED[name], *tied)
 
 
 def equals_lent(source: Reader, ref: TensorRef, target: Target, name: str) -> bool | None:

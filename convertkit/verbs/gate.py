@@ -81,7 +81,7 @@ def gate(
     pairs = [(left[name], right[name]) for name in right if name in left and left[name].shape == right[name].shape]
     with stop_on_signals() as stop, Reader(theirs) as one, Reader(mine) as two:
         desks = Desk(one, stop, progress, Buffers()), Desk(two, stop, progress, Buffers())
-        serving = _serving(mine, desks[1], as_served, worker_count(workers), fuse)
+        serving = served_by(mine, desks[1], as_served, worker_count(workers), fuse)
         found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored], serving.tables)
         one.assert_unchanged()
         two.assert_unchanged()
@@ -91,8 +91,8 @@ def gate(
     findings = [*missing, *serving.findings, *bad_scales, *judged, *_bytes_findings(found)]
     document = envelope(
         "fidelity-gate",
-        source=_files(theirs, workers),
-        output=_files(mine, workers),
+        source=compared_files(theirs, workers),
+        output=compared_files(mine, workers),
         verb="gate",
         fingerprint=None,
         parameters={"limits": dict(limits), "stored": stored, "as_served": as_served, "fuse": list(fuse)},
@@ -107,7 +107,8 @@ def gate(
     return GateResult(rendered.document, rows, tuple(findings), status, rendered.files)
 
 
-def _serving(mine: Checkpoint, desk: Desk, as_served: str | None, workers: int, fuse: Sequence[str]) -> Serving:
+def served_by(mine: Checkpoint, desk: Desk, as_served: str | None, workers: int, fuse: Sequence[str]) -> Serving:
+    """How an engine serves the candidate; nothing without one."""
     if as_served is None:
         return Serving()
     identity = identify(mine)
@@ -160,7 +161,7 @@ def _bytes_findings(found: Sequence[Compared]) -> list[Finding]:
     ]
 
 
-def _files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
+def compared_files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
     """Weight files and config of one side with their digests."""
     names = [file.name for file in checkpoint.files]
     if checkpoint.config:

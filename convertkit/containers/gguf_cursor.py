@@ -147,19 +147,35 @@ class Cursor:
         return Strings(count, self._held[first : self.position])
 
 
+MAX_BATCH = 1 << 16
+"""Strings that are looked at together: empty ones cost memory that the file does not have."""
+
+
 def _scan_strings(held: bytes, position: int, done: int, count: int) -> tuple[int, int, bool]:
     """Step over the strings that lie whole in ``held``: the new position, how many are done, and bad UTF-8 if met."""
     unpack_from = struct.Struct("<Q").unpack_from
     last = len(held) - 8
-    while done < count and position <= last:
-        (length,) = unpack_from(held, position)
-        end = position + 8 + length
-        if end - 8 > last:
+    strings: list[bytes] = []
+    left = min(count - done, MAX_BATCH)
+    end = position
+    while len(strings) < left and end <= last:
+        start = end + 8
+        after = start + unpack_from(held, end)[0]
+        if after - 8 > last:
             break
-        try:
-            held[position + 8 : end].decode()
-        except UnicodeDecodeError:
-            return position, done, True
-        position = end
-        done += 1
-    return position, done, False
+        strings.append(held[start:after])
+        end = after
+    try:
+        b"\0".join(strings).decode()  # a zero byte ends any character, so this is sound only if each string is
+    except UnicodeDecodeError:
+        sound = next(place for place, string in enumerate(strings) if not _is_utf8(string))
+        return position + sum(8 + len(string) for string in strings[:sound]), done + sound, True
+    return end, done + len(strings), False
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -11,7 +11,6 @@ from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import metrics
 from convertkit.checks.gguf_file import file_findings
 from convertkit.checks.verify import Evidence
-from convertkit.containers.folder import open_any
 from convertkit.grids.ggml.types import LIBRARY_TYPES
 from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import report_of
@@ -27,7 +26,7 @@ def gguf_report(*, written: bool) -> Reporter:
 
     def report(case: Case) -> Report:
         rows = [row for item in case.evidence for row in _rows(case, item)]
-        found = list(file_findings(open_any(case.staged))) if written else []
+        found = list(file_findings(case.output)) if written else []
         types = Counter(str(row["dtype"]) for row in rows)
         summary = {
             "tensors": len(rows),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from convertkit.checkpoint import Checkpoint
 from convertkit.checks.verify import Evidence, verify_output
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
@@ -59,12 +60,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Case:
-    """All that is known once the output is staged and checked: what reports are made from."""
+    """All that is known once the output is staged and checked: what reports are made from. ``output`` are the headers
+    and documents of ``staged`` as the checks read them."""
 
     plan: Plan
     facts: Facts
     evidence: Sequence[Evidence]
     staged: Path
+    output: Checkpoint
     tensor_sha256: Mapping[str, str]
     file_sha256: Mapping[str, str]
     source_files: tuple[Mapping[str, Any], ...]
@@ -159,12 +162,21 @@ def carry_out(
             with clock.stage("survey"):
                 facts = survey(plan, desk, worker_count(options.workers))
             known = {} if given is None else given.tensors
-            evidence, tensors, written = _write(plan, facts, desk, staging, options, clock, known)
-            _refuse_broken(evidence, staging.resumed)
+            written = _write(plan, facts, desk, staging, options, clock, known)
+            _refuse_broken(written.evidence, staging.resumed)
             with clock.stage("source digest"):
                 source_files = _source_files(plan, sources.result() if given is None else given.files())
             reader.assert_unchanged()
-            case = Case(plan, facts, evidence, staging.files, tensors, written, source_files)
+            case = Case(
+                plan,
+                facts,
+                written.evidence,
+                staging.files,
+                written.output,
+                written.tensors,
+                written.files,
+                source_files,
+            )
             with clock.stage("reports"):
                 reports = [reporter(case) for reporter in reporters]
                 rejected = _judge(reports, staging, options)
@@ -184,6 +196,16 @@ def carry_out(
     return Result(published.out, plan, 1 if rejected else 0, found, documents, listed, carried.carried, clock.seconds)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What the checks found in the staged output, its headers, and SHA-256 of its tensors and files by name."""
+
+    evidence: Sequence[Evidence]
+    output: Checkpoint
+    tensors: Mapping[str, str]
+    files: Mapping[str, str]
+
+
 def _write(
     plan: Plan,
     facts: Facts,
@@ -192,11 +214,8 @@ def _write(
     options: Options,
     clock: Clock,
     known: Mapping[str, str],
-) -> tuple[list[Evidence], Mapping[str, str], Mapping[str, str]]:
-    """Documents, side files, weights; then every promise is tested while the last digests are taken.
-
-    What the checks found, and SHA-256 of tensors and of files by name.
-    """
+) -> Written:
+    """Documents, side files, weights; then every promise is tested while the last digests are taken."""
     workers = worker_count(options.workers)
     with (
         open_sink(
@@ -219,9 +238,9 @@ def _write(
         with clock.stage("check"), Reader(open_any(staging.files)) as output:
             evidence = verify_output(plan, facts, desk, output, made.differing, workers)
         with clock.stage("flush"):
-            written: Mapping[str, str] = follower.result()
+            digests: Mapping[str, str] = follower.result()
             sink.finish()
-    return evidence, made.digests, written
+    return Written(evidence, output.checkpoint, made.digests, digests)
 
 
 def _digest_of(desk: Desk, name: str) -> str:

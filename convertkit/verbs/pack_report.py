@@ -10,7 +10,6 @@ from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally, judge, total
 from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.serving import serving_of
-from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.encoders import grid_of
 from convertkit.conversion.gridsearch import grid_data
@@ -63,7 +62,7 @@ def _as_served(case: Case, engine: str | None, workers: int) -> tuple[dict[str, 
     """Tallies of the packed linears as an engine serves them, by module; none without an engine."""
     if engine is None:
         return {}, ()
-    staged = open_checkpoint(case.staged)
+    staged = case.output
     identity = identify(staged)
     fuse = user_groups(case.plan.parameters.get("fuse") or ())
     mine, yours = weights_of(case.plan.source), weights_of(staged)

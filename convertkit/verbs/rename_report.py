@@ -8,7 +8,6 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
-from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.renaming import Rename, tensors_by_file
 from convertkit.errors import Finding
 from convertkit.layouts.rules import families
@@ -158,7 +157,7 @@ def audit_beside(source: Checkpoint, accepted: Iterable[str] = ()) -> Reporter:
 
     def report(case: Case) -> Report:
         before = asked | {item.code for item in audit_written(source).findings if item.severity == "error"}
-        audit = audit_written(open_checkpoint(case.staged), case.plan.outputs.values())
+        audit = audit_written(case.output, case.plan.outputs.values())
         found = [
             replace(item, severity="warning") if item.severity == "error" and item.code in before else item
             for item in audit.findings

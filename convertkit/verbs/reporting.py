@@ -10,7 +10,6 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
 from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.verify import Evidence, ExpandedEvidence, RespelledEvidence
-from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.survey import Desk
@@ -160,7 +159,7 @@ def _differing(
     reference: Checkpoint, case: Case, workers: int, sha256: Mapping[str, str] | None
 ) -> dict[str, int | None]:
     """Differing elements of every written tensor against the reference; None where that has no tensor of its shape."""
-    staged = open_checkpoint(case.staged)
+    staged = case.output
     mine, yours = weights_of(reference), weights_of(staged)
     if sha256 and dict(sha256) == {file.name: case.file_sha256[file.name] for file in case.plan.files}:
         return dict.fromkeys(yours, 0)
@@ -206,7 +205,7 @@ def audit_report() -> Reporter:
     """LOAD_SHAPE_AUDIT.json of what was staged, with the tensors that the plan drops."""
 
     def report(case: Case) -> Report:
-        staged = open_checkpoint(case.staged)
+        staged = case.output
         fuse = user_groups(case.plan.parameters.get("fuse") or ())
         audit = audit_written(staged, case.plan.outputs.values(), fuse=fuse)
         dropped = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in case.plan.drops]

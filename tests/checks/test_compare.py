@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from convertkit.checks.compare import Dense, Planes, Side, compare_tile
+from convertkit.checks import slots
+from convertkit.checks.compare import Dense, Planes, Side, compare_tile, measure_small
 from convertkit.checks.fidelity import Tally
+from convertkit.checks.kernels_dense import measure_dense
 from convertkit.checks.reference import float_of
+from convertkit.checks.tiles import LANES
 from tests.checks import plain
 
 KINDS = ("BF16", "F16", "F32", "multiplier", "divisor")
@@ -133,3 +136,20 @@ def test_sides_of_other_sizes_are_refused() -> None:
             compare_tile(short, other)
         with pytest.raises(ValueError, match=r"against|do not fit"):
             compare_tile(other, short)
+
+
+@pytest.mark.parametrize("elements", [1, 15, 1023, 1024, 1025, 9000])
+@pytest.mark.parametrize("shift", [0, 16])
+def test_small_tiles_are_measured_alike_without_kernels(elements: int, shift: int) -> None:
+    random = np.random.default_rng(elements)
+    dtype = np.uint16 if shift else np.uint32
+    left = random.integers(0, 1 << (16 if shift else 32), elements).astype(dtype)  # every kind of bits, NaN too
+    right = np.where(random.random(elements) < 0.5, left, random.permutation(left))
+    found = []
+    for measure in (measure_small, measure_dense):
+        lanes = np.zeros(slots.SUMS * LANES)
+        counts = np.zeros(slots.COUNTS, np.int64)
+        with np.errstate(over="ignore"):
+            measure(left, right, shift, lanes, counts)
+        found.append((lanes.tobytes(), counts.tobytes()))
+    assert found[0] == found[1]

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.grids.dense import cast, to_float32
-from convertkit.grids.ggml import kernels
 from convertkit.grids.ggml.types import LIBRARY_TYPES
 
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
@@ -44,12 +43,16 @@ def float32_rows(values: NDArray[Any], from_dtype: str) -> NDArray[np.float32]:
     """The values as FP32, exactly, C-contiguous."""
     if from_dtype != "BF16":
         return np.ascontiguousarray(to_float32(values, from_dtype))
+    from convertkit.grids.ggml import kernels
+
     out = np.empty(values.shape, np.uint32)
     kernels.widen_bf16(np.ascontiguousarray(values).reshape(-1), out.reshape(-1))
     return out.view(np.float32)
 
 
 def _encode_blocks(blocks: NDArray[np.float32], dtype: str, out: NDArray[np.uint8]) -> None:
+    from convertkit.grids.ggml import kernels
+
     if dtype == "MXFP4":
         _encode_mxfp4(blocks, out)
         return
@@ -73,6 +76,8 @@ def _halves(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def _encode_mxfp4(blocks: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
     """The scale's exponent is that of the largest magnitude less 2 (ggml 0.25.3 ``quantize_row_mxfp4_ref``)."""
+    from convertkit.grids.ggml import kernels
+
     largest = np.abs(blocks).max(axis=1)
     with np.errstate(divide="ignore"):
         exponents = np.where(largest > 0, np.floor(np.log2(largest)) + np.float32(125), 0).astype(np.uint8)

@@ -44,6 +44,10 @@ VERDICTS = {
 @click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="The trusted public key (PEM).")
 @click.option("--certificate", "certificates", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
               help="A trusted certificate (PEM); may be repeated.")  # fmt: skip
+@click.option("--trust-config", type=click.Path(path_type=Path), metavar="FILE",
+              help="Trust configuration of a Sigstore (JSON), for a signature by an identity.")  # fmt: skip
+@click.option("--identity", metavar="NAME", help="Who must have signed, with --trust-config.")
+@click.option("--oidc-issuer", metavar="URL", help="Who must have vouched for that identity.")
 @workers_option
 @shared_options
 def command(
@@ -60,6 +64,9 @@ def command(
     signature: Path | None,
     key: Path | None,
     certificates: tuple[Path, ...],
+    trust_config: Path | None,
+    identity: str | None,
+    oidc_issuer: str | None,
     workers: int,
     shared: Shared,
 ) -> int:
@@ -88,6 +95,9 @@ def command(
                 signature=signature,
                 key=key,
                 certificates=certificates,
+                trust_config=trust_config,
+                identity=identity,
+                oidc_issuer=oidc_issuer,
                 workers=workers,
                 progress=progress,
             )

@@ -3,7 +3,8 @@
 A bundle (model-signing 1.1.1, ``_signing/sign_sigstore_pb.py`` and ``sign_ec_key.py``) is a Sigstore bundle v0.3 with a
 DSSE envelope: an in-toto statement whose predicate lists every file with its SHA-256, signed with ECDSA over DSSE's
 pre-authentication encoding. The hint is the SHA-256 of the public key as PEM. Bundles of a key are checked here, with
-``cryptography`` alone; those of a certificate by model-signing. Keyless (Sigstore) bundles are not checked.
+``cryptography`` alone; those of a certificate, and those of a Sigstore identity with the trust configuration that the
+user supplies, by model-signing. Nothing is asked over the network.
 """
 
 from __future__ import annotations
@@ -123,6 +124,32 @@ def signed_files(bundle: Bundle) -> dict[str, FileEntry]:
     if whole.hexdigest() != root:
         raise refusal("E_SIG_INVALID", "its root digest is not that of the files it lists", file=bundle.file)
     return {path: FileEntry(path, None, digest) for path, _, digest in rows}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who must have signed by Sigstore: the identity in the certificate (an address of mail or a URI), the OpenID
+    Connect issuer that vouched for it, and the file with the trust configuration (Sigstore's ClientTrustConfig: the
+    certificates and the keys of the logs)."""
+
+    trust_config: Path
+    name: str
+    issuer: str
+
+
+def check_identity(folder: Path, signature: Path, identity: Identity) -> None:
+    """Have model-signing check a Sigstore bundle: chain, timestamp of the certificate, log entry, signature, files.
+
+    Raises ``ConvertError``: E_SIG_INVALID, E_BACKEND.
+    """
+    verifying = _backend("verifying")
+    try:
+        verifier = verifying.Config().use_sigstore_verifier(
+            identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust_config
+        )
+        verifier.verify(folder, signature)
+    except Exception as error:  # the package raises many kinds, all of which mean no
+        raise refusal("E_SIG_INVALID", f"model-signing refuses it: {shown(error)}", file=signature.name) from None
 
 
 def check_certificate(folder: Path, signature: Path, chain: Sequence[Path]) -> None:

@@ -30,7 +30,7 @@ from convertkit.release.paths import (
     matches,
     selected,
 )
-from convertkit.release.signed import signed_expectation
+from convertkit.release.signed import signed_expectation, trust_of
 from convertkit.release.structure import check_structure, is_weights
 from convertkit.release.tree import Tree, walk
 
@@ -92,6 +92,9 @@ def verify(
     signature: str | os.PathLike[str] | None = None,
     key: str | os.PathLike[str] | None = None,
     certificates: Sequence[str | os.PathLike[str]] = (),
+    trust_config: str | os.PathLike[str] | None = None,
+    identity: str | None = None,
+    oidc_issuer: str | None = None,
     workers: int = 0,
     progress: Progress = SILENT,
 ) -> VerifyResult:
@@ -114,7 +117,9 @@ def verify(
         recompute: compute the reports anew from the weights (E_RECOMPUTE), see ``verbs.recompute``; ``source`` is what
             the weights were made from, ``target_model`` the target's folder.
         signature: an OMS bundle that must cover every file; with ``key``, the trusted public key (PEM), or with
-            ``certificates``, the trusted ones (PEM). Without a manifest its list of files is what is verified.
+            ``certificates``, the trusted ones (PEM), or of Sigstore with ``trust_config`` (a file with its
+            ClientTrustConfig), the ``identity`` that must have signed and the ``oidc_issuer`` that vouched for it.
+            Without a manifest its list of files is what is verified.
 
     Returns:
         The findings and the status: 0 passed, 1 different, 3 malformed, 4 unreadable or changing, 6 every difference
@@ -138,11 +143,12 @@ def verify(
         return _verify_file(root, choice, strict, workers, progress)
     tree = walk(root)
     expected = read_expected(root, tree) if sums is None else read_listing(root, Path(sums))
+    trust = trust_of(key, certificates, trust_config, identity, oidc_issuer)
     if signature is not None:
-        expected = signed_expectation(root, expected, Path(signature), key, certificates)
+        expected = signed_expectation(root, expected, Path(signature), trust)
         choice = replace(choice, signature=_inside(root, Path(signature)), signed=True)
-    elif key is not None or certificates:
-        raise refusal("E_USAGE", "--key and --certificate go with --signature")
+    elif trust:
+        raise refusal("E_USAGE", "--key, --certificate and --trust-config go with --signature")
     if not expected.readable:
         return _without_manifest(root, tree, expected, choice, strict)
     result = _verify_listed(root, tree, expected, choice, strict, workers, progress)

@@ -25,6 +25,7 @@ from convertkit.release.signing import encoded
 from convertkit.verbs.sign import sign
 from convertkit.verbs.verify import VerifyResult, verify
 from tests.release.recipes import write_recipe
+from tests.release.sigstore import Sigstore, new_key
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -270,3 +271,45 @@ def test_the_commands(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "it covers every file" in capfd.readouterr().out
     (out / "SHA256SUMS").unlink()
     assert main(["sign", str(out), "--key", str(out.parent / "mine.pem")]) == 1
+
+
+IDENTITY, ISSUER = "releases@example.org", "https://login.example.org"
+
+
+def keyless(out: Path, place: Path, world: Sigstore, identity: str = IDENTITY) -> Path:
+    """What keyless signing would write for the folder."""
+    by_key = sign(out, place, key=out.parent / "mine.pem")
+    place.write_text(json.dumps(world.sign(json.loads(by_key.read_bytes()), identity, ISSUER)))
+    return place
+
+
+def test_by_an_identity_with_a_supplied_trust_configuration(out: Path, tmp_path: Path) -> None:
+    world = Sigstore()
+    place = keyless(out, tmp_path / "release.sig", world)
+    trust = world.trust_config(tmp_path / "trust.json")
+    words: dict[str, Any] = {"signature": place, "trust_config": trust, "identity": IDENTITY, "oidc_issuer": ISSUER}
+    theirs = ("verify", "sigstore", "--no-ignore-git-paths", "--signature", place, "--trust_config", trust,
+              "--identity", IDENTITY, "--identity_provider", ISSUER, out)  # fmt: skip
+    assert model_signing(*theirs) == 0
+    assert verify(out, **words, strict=True).status == 0
+    assert codes(verify(out, **{**words, "identity": "other@example.org"})) == {"E_SIG_INVALID"}
+    assert codes(verify(out, **{**words, "oidc_issuer": "https://other.example.org"})) == {"E_SIG_INVALID"}
+    other = Sigstore().trust_config(tmp_path / "other.json")
+    assert codes(verify(out, **{**words, "trust_config": other})) == {"E_SIG_INVALID"}
+    assert codes(verify(out, **{**words, "trust_config": tmp_path / "none.json"})) == {"E_SIG_INVALID"}
+    line = ["verify", str(out), "--signature", str(place), "--trust-config", str(trust), "--identity", IDENTITY,
+            "--oidc-issuer", ISSUER]  # fmt: skip
+    assert main(line) == 0
+    assert main(line[:-2]) == 2
+    flip(out / "model.safetensors")
+    assert verify(out, **words).status == 1
+
+
+@pytest.mark.parametrize("log", ["rekor", "certificate_log", "root"])
+def test_an_identity_that_no_trusted_log_knows(out: Path, tmp_path: Path, log: str) -> None:
+    world = Sigstore()
+    trust = world.trust_config(tmp_path / "trust.json")
+    setattr(world, log, new_key())
+    place = keyless(out, tmp_path / "release.sig", world)
+    words: dict[str, Any] = {"trust_config": trust, "identity": IDENTITY, "oidc_issuer": ISSUER}
+    assert codes(verify(out, signature=place, **words)) == {"E_SIG_INVALID"}

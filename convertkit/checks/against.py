@@ -13,8 +13,8 @@ from convertkit.errors import Finding, finding
 from convertkit.layouts.reading import stated_spec
 from convertkit.layouts.rules import Family, families
 
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
+MAX_LISTED = 2_000
+"""Names kept in the data of one finding: all of them, but for models of many experts."""
 
 PACKED = "NVFP4"
 
@@ -22,7 +22,7 @@ PACKED = "NVFP4"
 def against_findings(here: tuple[Checkpoint, Identity], there: tuple[Checkpoint, Identity]) -> Iterator[Finding]:
     """Every departure from the reference, by family: E_AGAINST; a weight that is packed here and dense there, or in
     another float type, is a note (N_AGAINST)."""
-    ours, theirs = _logical(*here), _logical(*there)
+    ours, theirs = _logical(*here, there[1]), _logical(*there, here[1])
     missing = [name for name in theirs if name not in ours]
     extra = [name for name in ours if name not in theirs]
     yield from _lost(missing, extra, ours, theirs, here[0], there[0])
@@ -30,10 +30,13 @@ def against_findings(here: tuple[Checkpoint, Identity], there: tuple[Checkpoint,
     yield from _meanings(here, there)
 
 
-def _logical(checkpoint: Checkpoint, identity: Identity) -> dict[str, TensorSpec]:
+def _logical(checkpoint: Checkpoint, identity: Identity, other: Identity) -> dict[str, TensorSpec]:
+    """Weights by their dense name, and activation scales of linears that both sides have packed."""
     taken = {ref.spec.name for module in identity.packed.values() for ref in module.refs}
     view = {name: ref.spec for name, ref in checkpoint.tensors.items() if name not in taken}
     for name, module in identity.packed.items():
+        if module.input_scale is not None and name in other.packed:  # an engine that misses it takes 1
+            view[f"{name}.input_scale"] = TensorSpec(f"{name}.input_scale", "F32", ())
         view[f"{name}.weight"] = TensorSpec(f"{name}.weight", PACKED, (module.out_features, module.in_features))
     return view
 

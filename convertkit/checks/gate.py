@@ -101,7 +101,7 @@ def compare_checkpoints(
     reference, candidate = desks
     candidate.progress.stage("compare", sum(_size(pair[1]) for pair in names))
     order = sorted(range(len(names)), key=lambda i: -_size(names[i][1]))
-    found = in_parallel(lambda i: _compare(reference, candidate, *names[i], stored, served), order, workers)
+    found = in_parallel(lambda i: compare_weight(reference, candidate, *names[i], stored, served), order, workers)
     by_place = dict(zip(order, found, strict=True))
     return [by_place[i] for i in range(len(names))]
 
@@ -111,14 +111,17 @@ def _size(weight: Weight) -> int:
     return stored.codes.size_bytes if isinstance(stored, PackedModule) else stored.size_bytes
 
 
-def _compare(
+def compare_weight(
     reference: Desk,
     candidate: Desk,
     mine: Weight,
     yours: Weight,
     stored: str | None,
     served: Mapping[str, PlaneTables],
+    *,
+    swap: bool = False,
 ) -> Compared:
+    """Compare one pair in tiles of rows; with ``swap`` as if the nibbles of the candidate's codes were exchanged."""
     packed = isinstance(yours.stored, PackedModule)
     if not (mine.is_float and yours.is_float):
         return Compared(mine.name, packed, None, _equal_bytes(reference, candidate, mine, yours), None)
@@ -130,6 +133,8 @@ def _compare(
         candidate.stop.check()
         left = _side(reference, mine, "mine", scales[0], first, count, width)
         right = _side(candidate, yours, "yours", scales[1], first, count, width)
+        if isinstance(right, Planes) and swap:
+            right = replace(right, codes=(right.codes >> 4 | right.codes << 4).astype(np.uint8))
         if isinstance(right, Planes) and yours.name in served:
             right = replace(right, tables=served[yours.name])
         tally = tally + compare_tile(left, right, stored=stored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
@@ -63,8 +63,8 @@ class Identity:
 def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity:
     """Identify an opened checkpoint. Nothing is raised: faults are findings of severity error.
 
-    ``mismatch`` is the severity of contradictions between quantization config and tensors. Conversions believe the
-    tensors, hence a warning; an audit says error.
+    ``mismatch`` is the severity of contradictions between config and tensors. Conversions believe the tensors, hence a
+    warning; an audit says error.
     """
     planes = find_packed(checkpoint)
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in checkpoint.tensors)
@@ -80,7 +80,7 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
     if scheme is not None and not faults:
         findings += coherence_findings(scheme, planes.packed, linears, modules, layout, mismatch, coverage)
     findings += _dialect_findings(checkpoint, planes, scheme, mismatch)
-    findings += oddities(checkpoint, layout, modules)
+    findings += [_escalated(item) if mismatch == "error" else item for item in oddities(checkpoint, layout, modules)]
     return Identity(
         checkpoint.container,
         layout,
@@ -93,6 +93,19 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
         tuple(findings),
         coverage,
     )
+
+
+ESCALATED: Mapping[str, str] = {
+    "W_ADVERTISED_ABSENT": "E_ADVERTISED_ABSENT",
+    "W_HEAD_MISSING": "E_HEAD_MISSING",
+}
+"""Oddities that leave parts of a model uninitialised in engines. A conversion carries them over and warns; an audit
+says no."""
+
+
+def _escalated(item: Finding) -> Finding:
+    code = ESCALATED.get(item.code)
+    return item if code is None else replace(item, code=code, severity="error")
 
 
 def identify_gguf(metadata: Mapping[str, Any]) -> tuple[Layout, Confidence, tuple[str, ...]]:

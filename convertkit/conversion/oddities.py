@@ -141,7 +141,8 @@ def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Fin
     segments = {segment for module in modules for segment in module.split(".")} if _advertises(config) else set()
     if isinstance(config.get("vision_config"), Mapping) and not segments.intersection(VISION_SEGMENTS):
         message = "the config describes a vision tower, but no tensor belongs to one"
-        yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key="vision_config")
+        fix = "fetch the tower's weights, or take the config of the text-only model"
+        yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key="vision_config", fix=fix)
     for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
         count = config_value(config, key)
         layers = config_value(config, "num_hidden_layers")
@@ -153,7 +154,8 @@ def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Fin
             and not segments.intersection(("mtp", "mtp_layers", "nextn"))
         ):
             message = f"the config states {count} layers of multi-token prediction, but no tensor belongs to one"
-            yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key=key)
+            fix = "fetch them; if they never were there, repair --set-config says so in the config"
+            yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key=key, fix=fix)
 
 
 def _advertises(config: Mapping[str, Any]) -> bool:

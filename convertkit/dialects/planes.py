@@ -205,15 +205,16 @@ def _codes_faults(codes: TensorRef) -> list[Finding]:
 
 
 def _block_faults(scale: TensorRef, codes: TensorRef | None) -> list[Finding]:
+    flat = "; a flat array is a swizzled or unknown layout" if len(scale.spec.shape) == 1 else ""
     if scale.spec.dtype != "F8_E4M3":
-        return [_fault("E_SCALE_DTYPE", f"block scales are {scale.spec.dtype}, not F8_E4M3", scale)]
+        return [_fault("E_SCALE_DTYPE", f"block scales are {scale.spec.dtype}, not F8_E4M3{flat}", scale)]
     if codes is None or _codes_faults(codes):
         return []  # the shape they should have is unknown
     rows, half = codes.spec.shape
     expected = (rows, half * 2 // GROUP)
     if scale.spec.shape == expected:
         return []
-    message = f"block scales have shape {list(scale.spec.shape)}; the codes need {list(expected)}"
+    message = f"block scales have shape {list(scale.spec.shape)}; the codes need {list(expected)}{flat}"
     return [_fault("E_SCALE_SHAPE", message, scale)]
 
 

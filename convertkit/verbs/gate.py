@@ -11,6 +11,7 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, check_limits, judge, total
 from convertkit.checks.gate import Compared, Weight, compare_checkpoints, missing_findings, weights_of
+from convertkit.checks.nibbles import swapped_findings
 from convertkit.checks.served import ENGINES
 from convertkit.checks.serving import Serving, serving_of
 from convertkit.containers.folder import open_checkpoint
@@ -83,12 +84,14 @@ def gate(
         desks = Desk(one, stop, progress, Buffers()), Desk(two, stop, progress, Buffers())
         serving = served_by(mine, desks[1], as_served, worker_count(workers), fuse)
         found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored], serving.tables)
+        rows, whole = _rows(mine, right, found)
+        judged = judge([row for row in rows if "metrics" in row], limits)
+        refused = list(dict.fromkeys(item.data["name"] for item in judged if item.data["scope"] == "tensor"))
+        swapped = swapped_findings(desks, pairs, refused, limits, STORED[stored])
         one.assert_unchanged()
         two.assert_unchanged()
-    rows, whole = _rows(mine, right, found)
     bad_scales = [finding_ for item in found for finding_ in item.findings]
-    judged = judge([row for row in rows if "metrics" in row], limits)
-    findings = [*missing, *serving.findings, *bad_scales, *judged, *_bytes_findings(found)]
+    findings = [*missing, *serving.findings, *bad_scales, *judged, *swapped, *_bytes_findings(found)]
     document = envelope(
         "fidelity-gate",
         source=compared_files(theirs, workers),

@@ -179,7 +179,8 @@ def _done(made: Result, what: str) -> Outcome:
     if isinstance(matches, Mapping) and matches:
         lines.extend(f"  pattern {name}: {count_text(count, 'linear')}" for name, count in matches.items())
     if plan.drops:
-        listed = "GGUF_REPORT.json" if "GGUF_REPORT.json" in made.reports else "LOAD_SHAPE_AUDIT.json"
+        told = ("GGUF_REPORT.json", "REPAIR_REPORT.json")
+        listed = next((name for name in told if name in made.reports), "LOAD_SHAPE_AUDIT.json")
         lines.append(f"  dropped: {count_text(len(plan.drops), 'tensor')}, listed in {listed}")
     if made.carried:
         lines.append(f"  carried over from the old output: {', '.join(made.carried)}")

@@ -80,7 +80,7 @@ def open_any(path: str | os.PathLike[str]) -> Checkpoint:
     ``Checkpoint.findings``.
     """
     root = Path(path)
-    _refuse_unfinished(root if root.is_dir() else root.parent)
+    refuse_unfinished(root if root.is_dir() else root.parent)
     if root.is_dir():
         return _open_folder(root)
     if not os.path.lexists(root):
@@ -92,7 +92,8 @@ def open_any(path: str | os.PathLike[str]) -> Checkpoint:
     return Checkpoint(root.parent, "safetensors", (file,), header.tensors, findings=header.findings, is_file=True)
 
 
-def _refuse_unfinished(folder: Path) -> None:
+def refuse_unfinished(folder: Path) -> None:
+    """Raises E_EDIT_UNFINISHED for a folder in which a change in place was interrupted."""
     if os.path.lexists(folder / EDIT_FOLDER):
         raise refusal(
             "E_EDIT_UNFINISHED",

@@ -15,6 +15,7 @@ from convertkit.containers.folder import (
     QUANT_CONFIG,
     WEIGHTS,
     read_config,
+    refuse_unfinished,
     sort_side_files,
 )
 from convertkit.containers.shards import json_object, open_weights
@@ -26,16 +27,19 @@ MAX_FAULTS = 20
 @dataclass(frozen=True)
 class Loose:
     """The checkpoint with each name once (the first file that has it), and all places of the names that have
-    several. ``lost`` are names that the index lists and no file holds."""
+    several. ``lost`` are names that the index lists and no file holds, ``strays`` files that an index which can be
+    read does not name."""
 
     checkpoint: Checkpoint
     repeated: Mapping[str, tuple[TensorRef, ...]]
     lost: tuple[str, ...]
+    strays: tuple[str, ...] = ()
 
 
 def open_loose(root: Path) -> Loose:
     """Open every weight file of a folder. Raises ``ConvertError``: E_NO_WEIGHTS, E_SHARD_MISSING (names of shards
     promise others), and the faults of headers, which no index can cure."""
+    refuse_unfinished(root)
     names = sorted(os.listdir(root))
     weights = [name for name in names if name.endswith(WEIGHTS)]
     if not weights:
@@ -59,17 +63,21 @@ def open_loose(root: Path) -> Loose:
         side_files, skipped, tuple(findings),
     )  # fmt: skip
     repeated = {tensor: tuple(refs) for tensor, refs in places.items() if len(refs) > 1}
-    return Loose(checkpoint, repeated, tuple(_lost(root, names, tensors)))
+    listed = _listed(root, names)
+    strays = tuple(name for name in weights if listed and name not in listed.values())
+    return Loose(checkpoint, repeated, tuple(sorted(listed.keys() - tensors.keys())), strays)
 
 
-def _lost(root: Path, names: Iterable[str], tensors: Mapping[str, TensorRef]) -> list[str]:
-    listed: set[str] = set()
+def _listed(root: Path, names: Iterable[str]) -> dict[str, str]:
+    """Tensor to file as the indexes of the folder say."""
+    listed: dict[str, str] = {}
     for name in names:
         if name.endswith(INDEX_SUFFIX):
             with suppress(ConvertError):  # an index that cannot be read lists nothing
                 weight_map = json_object(root, name).get("weight_map")
-                listed.update(weight_map if isinstance(weight_map, dict) else ())
-    return sorted(listed - tensors.keys())
+                pairs = weight_map.items() if isinstance(weight_map, dict) else ()
+                listed.update((key, file) for key, file in pairs if isinstance(file, str))
+    return listed
 
 
 def _refuse_gaps(weights: list[str]) -> None:

@@ -47,7 +47,8 @@ class Work:
     """The state that repairs change one after another.
 
     ``made`` are units that replace the tensors they read; ``renamed`` and ``dropped`` go by source names;
-    ``repeated`` and ``lost`` come from opening without an index. ``effects`` names the repairs that do something.
+    ``repeated``, ``lost`` and ``strays`` come from opening without an index. ``effects`` names the repairs that do
+    something.
     """
 
     source: Checkpoint
@@ -55,6 +56,7 @@ class Work:
     reader: Reader
     repeated: Mapping[str, tuple[TensorRef, ...]] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
     made: list[Unit] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)

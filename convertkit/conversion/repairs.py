@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.repair_config import module_of, requantize, set_config, set_everywhere
 from convertkit.conversion.repair_maps import bring_map
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
@@ -18,7 +19,13 @@ from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.layouts.fused import Group, fused_groups, user_groups
 from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.kv_scales import kv_scale_name, kv_scale_of
-from convertkit.layouts.rules import compile_template
+from convertkit.layouts.rules import compile_template, families
+
+INDEX_CODES = (
+    *("E_INDEX", "E_INDEX_MISMATCH", "E_INDEX_TOTAL", "W_INDEX_TOTAL", "E_AMBIGUOUS_WEIGHTS"),
+    *("E_SHARD_UNLISTED", "W_SHARD_UNLISTED"),
+)
+"""What can be wrong about an index."""
 
 Step = Callable[[Work, RepairRequest], None]
 
@@ -35,13 +42,31 @@ class Repair:
 
 
 def rebuild_index(work: Work, request: RepairRequest) -> None:
-    """The index is made from the headers in any case; what it listed and no file holds is named."""
+    """The index is made from the headers; what the old one listed and no file holds, and files that it did not name,
+    are told. An index that is right is left alone."""
+    if _index_is_right(work):
+        return
     work.effect("--rebuild-index")
+    for name in work.strays:
+        count = sum(ref.file == name for ref in work.source.tensors.values())
+        message = f"the old index does not name this file; its {count} tensors are taken in"
+        fix = "if it does not belong to the model, move it out of the folder first"
+        work.findings.append(finding("W_SHARD_UNLISTED", "warning", message, file=name, fix=fix))
     if work.lost:
         message = f"the old index listed {len(work.lost)} tensors that no file holds; they are lost"
         work.findings.append(
             finding("W_INDEX_LOST", "warning", message, tensor=work.lost[0], data={"tensors": list(work.lost[:20])})
         )
+
+
+def _index_is_right(work: Work) -> bool:
+    """Whether the folder opens by its index, or needs none, and nothing is wrong about it."""
+    try:
+        opened = open_checkpoint(work.source.root)
+    except ConvertError:
+        return False
+    wrong = [item.code for item in opened.findings if item.code in INDEX_CODES]
+    return not wrong and opened.tensors.keys() == work.source.tensors.keys()
 
 
 def dedupe(work: Work, request: RepairRequest) -> None:
@@ -110,6 +135,7 @@ def _is_orphan(work: Work, name: str) -> bool:
 def normalise_kv_scales(work: Work, request: RepairRequest) -> None:
     """One spelling for the scales of the KV cache, values kept. Raises E_NAME_COLLISION if a scale is there twice."""
     option, spelling = "--normalise-kv-scales", request.normalise_kv_scales or "modelopt"
+    told: dict[str, str] = {}
     for name, ref in work.source.tensors.items():
         hit = kv_scale_of(name) if name.rpartition(".")[2] in (*KV_SCALES, "output_scale") else None
         if hit is None:
@@ -120,8 +146,14 @@ def normalise_kv_scales(work: Work, request: RepairRequest) -> None:
             spec = ref.spec
             units = [Rearrange(type(spec)(new, spec.dtype, spec.shape), (whole(ref),), option, module) for new in names]
             work.make(units, option)
+            told[name] = " and ".join(names)
         elif names[0] != name:
             work.rename(name, names[0], option)
+            told[name] = names[0]
+    for family in families(told).values():
+        first, count = family.names[0], len(family.names)
+        message = f"becomes {told[first]}" + (f", as {count - 1} more '{family.template}'" if count > 1 else "")
+        work.note("W_KV_SCALES", message, tensor=first)
 
 
 def tie_scales(work: Work, request: RepairRequest) -> None:
@@ -198,8 +230,7 @@ def files(work: Work, request: RepairRequest) -> None:
 
 REPAIRS: tuple[Repair, ...] = (
     Repair("--rebuild-index", lambda r: r.rebuild_index, rebuild_index,
-           ("E_INDEX", "E_INDEX_MISMATCH", "E_INDEX_TOTAL", "W_INDEX_TOTAL", "E_AMBIGUOUS_WEIGHTS", "E_SHARD_UNLISTED",
-            "W_SHARD_UNLISTED"), "the index, from the headers of all files"),
+           INDEX_CODES, "the index, from the headers of all files"),
     Repair("--dedupe", lambda r: r.dedupe, dedupe, ("E_INDEX_MISMATCH",), "tensors that several files hold, if equal"),
     Repair("--drop-tied", lambda r: r.drop_tied, drop_tied, (), "a head that repeats the embeddings"),
     Repair("--strip-quant-residue", lambda r: r.strip_quant_residue, strip_quant_residue,

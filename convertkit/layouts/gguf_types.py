@@ -54,19 +54,33 @@ TYPES: Mapping[str, TypeRow] = {
 ALIASES: Mapping[str, str] = {"q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 TYPE_NAMES = (*TYPES, *ALIASES)
 
+FOUR_BIT_FLOATS = frozenset({"NVFP4", "MXFP4"})
+"""Types that only matrices get; rows that are looked up, convolutions and the like stay dense beside them."""
+
+SEVENTY_LAYERS = 80
+EIGHT = 8
+EIGHT_EXPERTS: Mapping[tuple[str, str], str] = {
+    ("attn_v", ""): "Q8_0",
+    ("attn_k", ""): "Q8_0",
+    ("attn_output", "Q4_K"): "Q5_K",
+}
+"""With exactly eight experts attention gets more bits, as llama.cpp does for Mixtral: (part, type of matrices or any)
+to its type."""
+
 FALLBACKS: Mapping[str, str] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 """What stands in for a type whose blocks are longer than the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the choice depends on besides the tensor: ``--type``, number of layers, whether the embeddings are the
-    head, and whether llama.cpp takes the model for one of 70B (80 layers with grouped heads)."""
+    """What the choice depends on besides the tensor: ``--type``, number of layers and of experts, whether the
+    embeddings are the head, and whether llama.cpp takes the model for one of 70B."""
 
     name: str
     layers: int
     tied: bool
     seventy: bool = False
+    experts: int = 0
 
     @property
     def row(self) -> TypeRow:
@@ -89,8 +103,10 @@ def wanted_type(setting: Setting, named: Named, source: str) -> str:
         return "I64"
     if rule.treatment == "f32":
         return "F32"
-    if rule.treatment == "plain":
+    if rule.treatment == "row":
         wanted = source if row.matrix in BLOCK_TYPES else row.matrix
+    elif rule.treatment == "plain":
+        wanted = source if row.matrix in FOUR_BIT_FLOATS else row.matrix
     elif rule.treatment == "table":
         head = named.gguf == "output.weight" or setting.tied
         wanted = row.head if head else row.embedding
@@ -108,7 +124,15 @@ def _matrix_type(setting: Setting, named: Named) -> str:
     for leaf, which, dtype in row.extra:
         if part.removesuffix("_exps") == leaf and _gets_more(which, int(named.captures["i"]), setting.layers):
             wanted = dtype
+    if setting.experts == EIGHT and row.matrix in BLOCK_TYPES and row.matrix not in FOUR_BIT_FLOATS:
+        return EIGHT_EXPERTS.get((part, row.matrix), EIGHT_EXPERTS.get((part, ""), wanted))
     return "Q5_K" if setting.seventy and part == "attn_v" and wanted == "Q4_K" else wanted
+
+
+def is_seventy(arch: str, layers: int, heads: Mapping[str, int]) -> bool:
+    """Whether llama.cpp takes a model for one of 70B (``src/models/llama.cpp``, ``qwen2.cpp``)."""
+    grouped = heads.get("num_attention_heads") != heads.get("num_key_value_heads")
+    return layers == SEVENTY_LAYERS and (arch == "qwen2" or (arch == "llama" and grouped))
 
 
 def fitting_type(wanted: str, width: int, source: str) -> str:

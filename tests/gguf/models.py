@@ -30,9 +30,10 @@ def byte_tokens() -> list[str]:
     return [chr(byte) if byte in keep else chr(next(other)) for byte in range(256)]
 
 
-def write_tokenizer(folder: Path, split: str = QWEN2_SPLIT) -> None:
-    tokens = byte_tokens()
-    merges = [(a, b) for a in "ethoins" for b in "aeiou"]
+def write_tokenizer(folder: Path, split: str = QWEN2_SPLIT, few: int = 256) -> None:
+    """A small byte-level BPE; with ``few`` less than 256 only so many bytes have a token, and two are merged."""
+    tokens = byte_tokens()[:few]
+    merges = [(a, b) for a in "ethoins" for b in "aeiou"] if few == 256 else [("A", "B")]
     vocabulary = {token: number for number, token in enumerate([*tokens, *(a + b for a, b in merges)])}
     added = [
         {"id": len(vocabulary) + place, "content": content, "special": special, "normalized": False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_a_part_ends_before_the_limit_is_passed(source: Path, tmp_path: Path) ->
             sizes.setdefault(ref.file, []).append(-(-ref.size_bytes // 32) * 32)
     rows = list(sizes.values())
     assert all(sum(row) <= 100_000 for row in rows)
-    assert all(sum(row) + after[0] > 100_000 for row, after in zip(rows, rows[1:], strict=False))
+    assert all(sum(row) + after[0] > 100_000 for row, after in pairwise(rows))
 
 
 def test_the_way_back_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from convertkit.conversion.gguf_units import Recode
 from convertkit.errors import ConvertError
 from convertkit.layouts.gguf_names import ARCHS, from_hub
 from convertkit.verbs.convert import convert as convert_to
+from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.line import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.to_gguf import to_gguf
@@ -37,7 +39,10 @@ from tests.gguf.models import (
     VOCABULARY,
     values_of,
     write_model,
+    write_tokenizer,
 )
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture(scope="session")
@@ -296,8 +301,6 @@ def test_nan_is_refused_and_nothing_written(tmp_path: Path, target: Path) -> Non
 
 
 def test_an_unknown_pre_tokenizer_is_refused_and_can_be_named(tmp_path: Path) -> None:
-    from tests.gguf.models import write_tokenizer
-
     source = write_model(tmp_path / "m", "qwen3")
     write_tokenizer(source, r"\p{L}+|x")
     with pytest.raises(ConvertError) as caught:
@@ -382,6 +385,38 @@ def test_nvfp4_of_dense_weights_has_two_levels(tmp_path: Path, target: Path) -> 
     values = truncated(small["layers.0.mlp.up_proj.weight"])
     error = np.sqrt(np.mean((found["blk.0.ffn_up.weight"] * scale - values) ** 2) / np.mean(values**2))
     assert error < 0.11
+
+
+def test_weights_that_want_wide_activations_are_named(tmp_path: Path, target: Path) -> None:
+    """Weights without an activation scale, packed or quantized on the way; none in a file without NVFP4."""
+    source = write_model(tmp_path / "m", "dflash")
+    pack_nvfp4(source, tmp_path / "pack")
+    for place in (source, tmp_path / "pack"):
+        convert(place, tmp_path / f"{place.name}.gguf", target, type="nvfp4")
+        found = keys(tmp_path / f"{place.name}.gguf")
+        packed = [
+            n for n, ref in open_any(tmp_path / f"{place.name}.gguf").tensors.items() if ref.spec.dtype == "NVFP4"
+        ]
+        assert found["general.tensor_extra.name"] == sorted(packed)
+        assert found["general.tensor_extra.prec_a4"] == [False] * len(packed)
+    convert(source, tmp_path / "dense.gguf", target)
+    assert not any(key.startswith("general.tensor_extra") for key in keys(tmp_path / "dense.gguf"))
+
+
+def test_activation_scales_go_there_and_back(tmp_path: Path) -> None:
+    """A pack of ModelOpt's with activation scales: they are carried, and the weights are not named as wide."""
+    source = tmp_path / "pack"
+    shutil.copytree(FIXTURES / "modelopt-export-w4a4-tiny", source)
+    write_tokenizer(source, few=80)
+    convert(source, tmp_path / "m.gguf", type="nvfp4")
+    assert not any(key.startswith("general.tensor_extra") for key in keys(tmp_path / "m.gguf"))
+    from_gguf(tmp_path / "m.gguf", tmp_path / "back", config_from=source, dialect="modelopt")
+    assert stored(tmp_path / "back") == stored(source)
+
+
+def stored(folder: Path) -> dict[str, bytes]:
+    with Reader(open_any(folder)) as reader:
+        return {name: reader.bytes_of(name) for name in reader.checkpoint.tensors}
 
 
 def test_the_command_line(tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from convertkit import __version__
 from convertkit.checkpoint import Checkpoint, TensorSpec
-from convertkit.containers.folder import WEIGHTS
+from convertkit.containers.folder import INDEX_SUFFIX, WEIGHTS
 from convertkit.containers.safetensors import EncodedHeader, encode_header
 from convertkit.errors import ConvertError, Finding, finding
 from convertkit.layouts.rules import natural_key
@@ -117,7 +117,8 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
         _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes, draft.metadata)
     )
     documents = dict(draft.documents)
-    documents.update(_index(files, file_of))
+    if not any(name.endswith(INDEX_SUFFIX) for name in documents):
+        documents.update(_index(files, file_of))
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
     print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents, draft.files)
     return Plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec, WeightFile
 from convertkit.containers.files import read_small
-from convertkit.containers.folder import CONFIG, QUANT_CONFIG
+from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG
 from convertkit.containers.safetensors import EncodedHeader, encode_ordered
-from convertkit.containers.strict_json import dump_config
+from convertkit.containers.strict_json import dump_config, parse_json
 from convertkit.conversion.plan import METADATA, Draft, Plan, PlannedFile, settle
 from convertkit.conversion.units import Relabel
 from convertkit.dialects.planes import find_packed
@@ -114,8 +115,19 @@ def plan_rename(
         PlannedFile(file.name, _aligned(file, by_file[file.name], change.renaming, slack_bytes))
         for file in source.files
     ]
-    draft = Draft("fix-keys", parameters, units, (), change.documents, (*notes, *change.config.findings), files)
+    documents = {**change.documents, **dict(renamed_indexes(source, change.renaming))}
+    draft = Draft("fix-keys", parameters, units, (), documents, (*notes, *change.config.findings), files)
     return settle(source, draft, slack_bytes=slack_bytes)
+
+
+def renamed_indexes(source: Checkpoint, renaming: Renaming) -> Iterator[tuple[str, bytes]]:
+    """The shard indexes of the source's folder with the new names; what else they say stays."""
+    for name in sorted(os.listdir(source.root)) if not source.is_file else ():
+        if name.endswith(INDEX_SUFFIX):
+            document = parse_json(read_small(source.root, name), name)
+            weight_map = {renaming.new_name(key): value for key, value in document["weight_map"].items()}
+            document["weight_map"] = dict(sorted(weight_map.items()))
+            yield name, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def tensors_by_file(source: Checkpoint) -> dict[str, list[TensorRef]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,12 +13,10 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint, WeightFile
 from convertkit.containers.files import open_regular, read_exactly, read_into, read_small
-from convertkit.containers.folder import INDEX_SUFFIX
 from convertkit.containers.safetensors import Header, encode_ordered, read_header
-from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.edit_journal import Edit, FileEdit, HeaderEdit
 from convertkit.conversion.inplace import Moved, carry_out_edit, header_room, locked_above, refuse_shared
-from convertkit.conversion.renaming import BLOCK_BYTES, Rename, renamed_specs, tensors_by_file
+from convertkit.conversion.renaming import BLOCK_BYTES, Rename, renamed_indexes, renamed_specs, tensors_by_file
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.syscalls import KERNEL, Syscalls
 from convertkit.errors import ConvertError, Finding, finding, shown
@@ -126,12 +123,8 @@ def _small_edits(source: Checkpoint, change: Rename) -> Iterator[tuple[str, byte
     for name, data in change.documents.items():
         if data != _content(source.root, name):
             yield name, data
-    for name in sorted(os.listdir(source.root)) if change.renaming.names else ():
-        if name.endswith(INDEX_SUFFIX):
-            document = parse_json(read_small(source.root, name), name)
-            weight_map = {change.renaming.new_name(key): value for key, value in document["weight_map"].items()}
-            document["weight_map"] = dict(sorted(weight_map.items()))
-            yield name, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    if change.renaming.names:
+        yield from renamed_indexes(source, change.renaming)
 
 
 def _content(root: Path, name: str) -> bytes | None:

@@ -52,14 +52,17 @@ def rules_of(source: Checkpoint, wanted: Wanted) -> tuple[tuple[RenameRule, ...]
 
 def _text(path: Path) -> str:
     try:
-        return read_small(path.parent, path.name).decode("utf-8")
+        return read_small(path.parent, path.name).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise refusal("E_USAGE", "the file is not UTF-8 text", file=shown(path)) from None
 
 
 def _like(source: Checkpoint, reference: Path) -> tuple[tuple[RenameRule, ...], tuple[Finding, ...]]:
     """Rules worked out from a reference, and notes on names without a counterpart."""
-    found = likeness(logical_forms(source), reference_forms(reference))
+    there = reference_forms(reference)
+    if not there:
+        raise refusal("E_USAGE", "the reference names no tensor", file=shown(reference), fix="one name a line")
+    found = likeness(logical_forms(source), there)
     if found.findings:
         raise ConvertError(found.findings)
     data = {"left": list(found.left[:MAX_LISTED]), "missing": list(found.missing[:MAX_LISTED])}

@@ -1,0 +1,43 @@
+"""Renaming beside odd files: indexes of other names, files of rules and references."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.dialects.tiny import LM_CONFIG, causal_lm, write
+from tests.release.makers import safetensors
+from tests.verbs.test_fix_keys import edited, refused, renamed
+from tests.verbs.test_pack_and_expand import tensors
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_index_keeps_its_name_and_what_else_it_says(tmp_path: Path, in_place: bool) -> None:
+    """Also that of one shard, without which no reader finds it."""
+    source = tmp_path / "source"
+    source.mkdir()
+    name, index = "model-00001-of-00001.safetensors", "diffusion_pytorch_model.safetensors.index.json"
+    (source / name).write_bytes(safetensors({"a.weight": ("F32", (2,), b"abcdefgh")}))
+    document = {"metadata": {"total_size": 8, "made": "by x"}, "weight_map": {"a.weight": name}, "more": [1]}
+    (source / index).write_text(json.dumps(document))
+    (source / "config.json").write_text("{}")
+    out = edited(source, rename=["a.{x}=b.{x}"]) and source if in_place else None
+    out = out or renamed(source, tmp_path / "out", rename=["a.{x}=b.{x}"])
+    assert json.loads((out / index).read_text()) == {**document, "weight_map": {"b.weight": name}}
+    assert [path.name for path in out.glob("*.index.json")] == [index]
+    assert tensors(out) == {"b.weight": ("F32", (2,), b"abcdefgh")}
+
+
+def test_a_file_of_rules_may_come_from_another_system(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    (tmp_path / "rules").write_bytes(b"\xef\xbb\xbf# from elsewhere\r\nlm_head.{x}=head.{x}\r\n\r\n")
+    out = renamed(source, tmp_path / "out", rules=tmp_path / "rules")
+    assert "head.weight" in tensors(out)
+
+
+def test_a_reference_that_names_nothing_is_no_reference(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    (tmp_path / "names").write_text("# nothing\n")
+    assert refused(source, tmp_path / "out", like=tmp_path / "names").code == "E_USAGE"

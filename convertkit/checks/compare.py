@@ -47,21 +47,21 @@ class Planes:
 Side = Dense | Planes
 
 
-def compare_tile(reference: Side, candidate: Side, *, stored: str | None = None) -> Tally:
+def compare_tile(reference: Side, candidate: Side, *, stored: str | None = None, device: str = "cpu") -> Tally:
     """The tally of a tile of ``candidate`` against the same tile of ``reference``.
 
     ``stored`` (BF16, F16, F32) first rounds the candidate to that dtype, as a file that holds it expanded would.
-    ``ValueError`` if the sizes differ.
+    ``device`` (cpu, cuda) sums; the bits are the same. ``ValueError`` if the sizes differ.
     """
     if stored is not None and isinstance(candidate, Dense) and candidate.dtype != stored:
         candidate = Dense(narrowed(widened(candidate.bits, candidate.dtype), stored), stored)
     if isinstance(reference, Dense) and isinstance(candidate, Planes):
         return measure_tile(
             reference.bits, reference.dtype, candidate.codes, candidate.scales, candidate.global_bits,
-            candidate.sense, stored, tables=candidate.tables,
+            candidate.sense, stored, tables=candidate.tables, device=device,
         )[1]  # fmt: skip
     if isinstance(reference, Dense) and isinstance(candidate, Dense):
-        return _compare_dense(reference, candidate)
+        return _compare_dense(reference, candidate, device)
     return _compare_values(reference, candidate, stored)
 
 
@@ -69,15 +69,22 @@ def _empty() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return np.zeros(slots.SUMS * LANES), np.zeros(slots.COUNTS, np.int64)
 
 
-def _compare_dense(reference: Dense, candidate: Dense) -> Tally:
+def _compare_dense(reference: Dense, candidate: Dense, device: str) -> Tally:
+    left: NDArray[Any]
+    right: NDArray[Any]
     left, shift = source_words(reference.bits, reference.dtype)
     right, other = source_words(candidate.bits, candidate.dtype)
     _same_size(left.size, right.size)
-    differences = int(np.count_nonzero(left != right)) if reference.dtype == candidate.dtype else None
+    same = reference.dtype == candidate.dtype
     if shift != other:
         left = left if shift == 0 else widened(left, "BF16").view(np.uint32)
         right = right if other == 0 else widened(right, "BF16").view(np.uint32)
         shift = 0
+    if device == "cuda":
+        from convertkit.checks import cuda
+
+        return cuda.measure_dense(left, right, same)
+    differences = int(np.count_nonzero(left != right)) if same else None
     lanes, counts = _empty()
     if left.size <= SMALL:
         measure_small(left, right, shift, lanes, counts)

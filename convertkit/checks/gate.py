@@ -137,7 +137,7 @@ def compare_weight(
             right = replace(right, codes=(right.codes >> 4 | right.codes << 4).astype(np.uint8))
         if isinstance(right, Planes) and yours.name in served:
             right = replace(right, tables=served[yours.name])
-        tally = tally + compare_tile(left, right, stored=stored)
+        tally = tally + compare_tile(left, right, stored=stored, device=candidate.device)
         faults = faults[0] + _block_faults(left), faults[1] + _block_faults(right)
     candidate.progress.advance(_size(yours))
     bad = (*_block_findings(mine, faults[0], "in the reference "), *_block_findings(yours, faults[1]))

@@ -129,6 +129,7 @@ def round_to_codes(values: NDArray[Any], divisors: NDArray[Any], tops: NDArray[A
     The magnitude index is a sum of three rounded pieces: halves up to 2, ones from 2 to 4, twos from 4 to 6.
     """
     two, four, six, half = np.float32(2.0), np.float32(4.0), np.float32(6.0), np.float32(0.5)
+    zero = np.float32(0.0)
     for b in range(divisors.size):
         divisor, top = divisors[b], tops[b]
         block, codes = values[16 * b : 16 * b + 16], out[16 * b : 16 * b + 16]
@@ -136,6 +137,7 @@ def round_to_codes(values: NDArray[Any], divisors: NDArray[Any], tops: NDArray[A
             x = block[j] / divisor
             size = abs(x)
             size = six if size > six else size
+            size = size if size >= zero else zero  # 0 / 0, and NaN
             low = two if size > two else size
             middle = four if size > four else size
             middle = two if middle < two else middle

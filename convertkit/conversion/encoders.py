@@ -33,17 +33,17 @@ def grid_of(facts: Facts, unit: Pack) -> GridFact | None:
 
 
 def encoder_of(facts: Facts, unit: Pack, device: str = "cpu") -> Encoder:
-    """The encoder of one group; its tables are made here, once. What searches scales or grids runs on the CPU."""
+    """The encoder of one group; its tables are made here, once."""
+    from convertkit.grids.nvfp4.devices import kernels_of, search_kernels_of
+
     fact = grid_of(facts, unit)
     if fact is not None:
-        return _on_grid(unit, fact)
+        return _on_grid(unit, fact, device)
     from convertkit.grids.nvfp4.tables import ARITHMETICS, build_encode_tables, swap_sense
 
     amax = facts.group_amax[unit.key]
     encode: Encode
     if unit.arithmetic in ARITHMETICS:
-        from convertkit.grids.nvfp4.devices import kernels_of
-
         encode_tile = kernels_of(device).encode
 
         plain = build_encode_tables(
@@ -52,7 +52,9 @@ def encoder_of(facts: Facts, unit: Pack, device: str = "cpu") -> Encoder:
         bits, sense = plain.global_bits, plain.sense
         encode = lambda values, codes, scales: encode_tile(values, plain, codes, scales)  # noqa: E731
     else:
-        from convertkit.grids.nvfp4.choice import build_choice_tables, choose_tile
+        from convertkit.grids.nvfp4.choice import build_choice_tables
+
+        choose_tile = search_kernels_of(device).choose
 
         searched = build_choice_tables(
             unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, least_scale=unit.least_scale
@@ -62,9 +64,11 @@ def encoder_of(facts: Facts, unit: Pack, device: str = "cpu") -> Encoder:
     return Encoder(bits if sense == unit.spelling.sense else swap_sense(bits)[0], encode)
 
 
-def _on_grid(unit: Pack, fact: GridFact) -> Encoder:
-    from convertkit.grids.nvfp4.on_grid import build_grid_tables, otherwise_tables, solve_tile
+def _on_grid(unit: Pack, fact: GridFact, device: str) -> Encoder:
+    from convertkit.grids.nvfp4.devices import search_kernels_of
+    from convertkit.grids.nvfp4.on_grid import build_grid_tables, otherwise_tables
 
+    solve_tile = search_kernels_of(device).solve
     found = fact.found[0]
     tables = build_grid_tables(
         found.global_bits, found.sense, zero_byte=zero_byte_of(found.sense), least_scale=unit.least_scale

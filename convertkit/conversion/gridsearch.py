@@ -89,6 +89,7 @@ def search_grid(
         least_scale=least_scale,
         reversible=reversible,
         measure=measure,
+        device=desk.device,
     )
     where: tuple[Where, ...] = ()
     if verdict.status in ("part", "several"):
@@ -107,8 +108,10 @@ def _tiles(desk: Desk, ref: TensorRef) -> Iterator[tuple[int, NDArray[np.uint16]
 
 
 def _where(desk: Desk, ref: TensorRef, verdict: Verdict) -> Where:
-    from convertkit.grids.nvfp4.on_grid import build_grid_tables, scales_of_tile
+    from convertkit.grids.nvfp4.devices import search_kernels_of
+    from convertkit.grids.nvfp4.on_grid import build_grid_tables
 
+    scales_of_tile = search_kernels_of(desk.device).scales_of
     grids = [build_grid_tables(found.global_bits, found.sense) for found in verdict.found]
     spans: list[tuple[int, int] | None] = [None] * len(grids)
     off: list[tuple[int, int]] = []

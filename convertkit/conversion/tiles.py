@@ -33,9 +33,11 @@ def byte_chunks(size_bytes: int, chunk_bytes: int = TILE_BYTES) -> Iterator[tupl
 
 
 class Buffers(threading.local):
-    """Scratch arrays of each thread, kept between tiles so that no tile allocates."""
+    """Scratch arrays of each thread, kept between tiles so that no tile allocates. ``pinned`` ones are those that a
+    CUDA device reads and writes by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, pinned: bool = False) -> None:
+        self._pinned = pinned
         self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
 
     def take(self, use: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -43,8 +45,15 @@ class Buffers(threading.local):
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         held = self._arrays.get(use)
         if held is None or held.size < size:
-            held = self._arrays[use] = np.empty(max(size, 64), np.uint8)
+            held = self._arrays[use] = self._made(max(size, 64))
         return held[:size].view(dtype).reshape(shape)
+
+    def _made(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        if not self._pinned:
+            return np.empty(size_bytes, np.uint8)
+        from convertkit.backends.cuda import pinned_array
+
+        return pinned_array(size_bytes)
 
 
 def bytes_view(array: npt.NDArray[Any]) -> memoryview:

@@ -82,7 +82,7 @@ def choose_tile(
             tables.sweep,
             first.code_bounds,
             grid,
-            _units(7),
+            error_units(7),
             scale,
             codes,
             scales,
@@ -99,7 +99,7 @@ def choose_tile(
         tables.sweep,
         first.code_bounds,
         grid,
-        _units(23),
+        error_units(23),
         scale,
         codes,
         scales,
@@ -107,6 +107,6 @@ def choose_tile(
 
 
 @cache
-def _units(mantissa_bits: int) -> NDArray[np.float64]:
+def error_units(mantissa_bits: int) -> NDArray[np.float64]:
     """Value of the last bit that aligned magnitudes keep, by exponent field; field 0 counts as 1."""
     return np.ldexp(1.0, np.arange(256) - 127 - mantissa_bits - kernels.ROOM)

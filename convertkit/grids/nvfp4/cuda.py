@@ -1,153 +1,193 @@
-"""NVFP4 on an NVIDIA GPU: the same integer tables, the same bytes, as torch operations.
+"""NVFP4 on an NVIDIA GPU: the tile functions of ``encode``, ``decode``, ``choice`` and ``on_grid`` with the same bytes.
 
-The three functions take and give NumPy arrays of the shapes of ``encode`` and ``decode``, so a caller swaps one
-module for the other. Each thread has its own stream and pinned buffers: while one thread's tile is computed, those
-of others are on their way. Nothing here is arithmetic on floats, so there is nothing that a GPU could round otherwise.
+All take and give NumPy arrays, so a caller swaps one module for the other (see ``devices``). The kernels compare
+integers and, where they choose scales, do float64 arithmetic that is exact; there is nothing that a GPU could round
+otherwise. Tables stay on the device while their group is worked on.
 """
 
 from __future__ import annotations
 
-import threading
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from convertkit.errors import refusal
-from convertkit.grids.nvfp4.tables import BLOCK, EncodeTables
+from convertkit.backends import cuda as gpu
+from convertkit.grids.dense import cast
+from convertkit.grids.nvfp4.choice import ChoiceTables, error_units
+from convertkit.grids.nvfp4.on_grid import NO_TABLES, GridTables
+from convertkit.grids.nvfp4.tables import BLOCK, E4M3, EncodeTables, float_of
 
-STORED = {2: (torch.int16, 0x7FFF), 4: (torch.int32, 0x7FFFFFFF)}
-"""Signed torch type of a storage size, and the mask of the magnitude: the sign bit is the sign of the integer."""
-
-
-class Lane(threading.local):
-    """What one thread uses on the device: a stream and pinned host buffers by use, kept between tiles."""
-
-    def __init__(self) -> None:
-        self.stream: torch.cuda.Stream | None = None
-        self.pinned: dict[str, torch.Tensor] = {}
+require_cuda = gpu.require_cuda
+PROGRAM = gpu.Program("convertkit.grids.nvfp4", "kernels.cu")
+AMAX_THREADS = 1 << 17
+LARGEST_BOUND = 0x7FFD
+"""Bounds of 16-bit floats are stored plus 2, which must stay positive; only rows that are never used are larger."""
 
 
-_LANE = Lane()
+def packed_bounds(bounds: NDArray[np.int16]) -> NDArray[np.uint16]:
+    """Bounds [128, 8] of 16-bit floats as the kernels take them."""
+    return (np.minimum(bounds, LARGEST_BOUND) + 2).astype(np.uint16)
 
 
-def require_cuda() -> None:
-    """``E_DEVICE`` (status 2) unless torch can use a CUDA device."""
-    if not torch.cuda.is_available():
-        raise refusal(
-            "E_DEVICE",
-            "torch finds no CUDA device",
-            fix="use --device cpu, or install a CUDA build of torch and its driver",
-        )
+def split_rows(table: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """A decode table [256, 16] as [256, 32]: low bytes of a row, then its high bytes."""
+    return np.ascontiguousarray(np.concatenate([table & 0xFF, table >> 8], axis=1).astype(np.uint8))
 
 
-def _pinned(use: str, size_bytes: int) -> torch.Tensor:
-    held = _LANE.pinned.get(use)
-    if held is None or held.numel() < size_bytes:
-        held = _LANE.pinned[use] = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-    return held[:size_bytes]
+Held = tuple[torch.Tensor, ...]
 
 
-def _to_device(array: NDArray[Any], use: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The bytes of a contiguous array on the device, seen as ``dtype`` in one dimension."""
-    raw = torch.from_numpy(array.reshape(-1).view(np.uint8))
-    if device.type == "cpu":
-        return raw.view(dtype)
-    pinned = _pinned(use, raw.numel())
-    pinned.copy_(raw)
-    return pinned.to(device, non_blocking=True).view(dtype)
+@lru_cache(maxsize=64)
+def _encoding(tables: EncodeTables) -> Held:
+    """Scale bytes, their bounds, bounds of codes."""
+    narrow = tables.dtype != "F32"
+    bounds = packed_bounds(tables.code_bounds) if narrow else tables.code_bounds
+    return gpu.keep([tables.scale_bytes, tables.scale_bounds, bounds])
 
 
-def _to_host(tensors: list[tuple[torch.Tensor, NDArray[Any]]], device: torch.device) -> None:
-    """Copy results into NumPy arrays of the same number of bytes and wait for all of them."""
-    flat = [
-        (tensor.contiguous().view(torch.uint8).reshape(-1), out.reshape(-1).view(np.uint8)) for tensor, out in tensors
-    ]
-    if device.type == "cpu":
-        for tensor, out in flat:
-            out[:] = tensor.numpy()
-        return
-    waiting = []
-    for number, (tensor, out) in enumerate(flat):
-        pinned = _pinned(f"result {number}", tensor.numel())
-        pinned.copy_(tensor, non_blocking=True)
-        waiting.append((pinned, out))
-    assert _LANE.stream is not None
-    _LANE.stream.synchronize()
-    for pinned, out in waiting:
-        out[:] = pinned.numpy()
+@lru_cache(maxsize=64)
+def _choosing(tables: ChoiceTables) -> Held:
+    """The sweep, bounds of codes, values of the scale bytes, units of sums."""
+    units = error_units(7 if tables.dtype == "BF16" else 23)
+    bounds = tables.first.code_bounds.astype(np.int32)
+    return gpu.keep([tables.sweep, bounds, E4M3[:128].astype(np.float64), units])
 
 
-def _stream(device: torch.device) -> Any:
-    """This thread's stream as a context; none is needed on the CPU."""
-    if device.type == "cpu":
-        return torch.inference_mode()
-    if _LANE.stream is None:
-        _LANE.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return torch.cuda.stream(_LANE.stream)
+@lru_cache(maxsize=64)
+def _grid(tables: GridTables) -> Held:
+    return gpu.keep([tables.first, tables.starts, tables.tries, tables.doubled])
 
 
-def _magnitudes(values: torch.Tensor, mask: int) -> torch.Tensor:
-    return (values & mask).to(torch.int32)
+def _fits(values: NDArray[Any], codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> int:
+    """Number of blocks; ``ValueError`` for shapes that do not fit together."""
+    rows, width = values.shape
+    if width % BLOCK or codes.shape != (rows, width // 2) or scales.shape != (rows, width // BLOCK):
+        raise ValueError(f"shapes {values.shape}, {codes.shape}, {scales.shape} do not fit together")
+    return values.size // BLOCK
 
 
-def amax_of_tile(values: NDArray[Any], device: str = "cuda") -> int:
-    """Largest magnitude bits of a tile, as ``encode.amax_of_tile``."""
-    dtype, mask = STORED[values.dtype.itemsize]
-    place = torch.device(device)
-    with _stream(place):
-        largest = _magnitudes(_to_device(values, "source", dtype, place), mask).amax()
-        return int(largest.item())
+def amax_of_tile(values: NDArray[Any]) -> int:
+    """As ``encode.amax_of_tile``, for a multiple of 16 elements."""
+    largest = np.zeros(1, np.uint32)
+    if not values.size:
+        return 0
+    with gpu.stream():
+        source, top = gpu.upload(values, "source"), gpu.zeros(1, torch.int32)
+        narrow = values.dtype.itemsize == 2
+        count = values.size // BLOCK if narrow else values.size
+        PROGRAM.launch("amax_16" if narrow else "amax_32", min(count, AMAX_THREADS), source, top, count)
+        gpu.download([(top.view(torch.uint8), largest)])
+    return int(largest[0])
 
 
 def encode_tile(
-    values: NDArray[Any],
-    tables: EncodeTables,
-    codes: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-    device: str = "cuda",
+    values: NDArray[Any], tables: EncodeTables, codes_out: NDArray[np.uint8], scales_out: NDArray[np.uint8]
 ) -> None:
-    """Fill ``codes`` [rows, in/2] and ``scales`` [rows, in/16] of a tile [rows, in], as ``encode.encode_tile``."""
-    dtype, mask = STORED[values.dtype.itemsize]
-    place = torch.device(device)
-    with _stream(place):
-        raw = _to_device(values, "source", dtype, place).view(-1, BLOCK)
-        sizes = _magnitudes(raw, mask)
-        scale = _block_scales(sizes.amax(1), tables, place)
-        bounds = torch.from_numpy(tables.code_bounds.astype(np.int32)).to(place)[scale.to(torch.int64)]
-        index = torch.zeros_like(sizes)
-        for column in range(7):
-            index += sizes > bounds[:, column, None]
-        index += ((raw < 0) & (sizes > bounds[:, 7, None])).to(torch.int32) << 3
-        pairs = index.view(-1, 2)
-        packed = (pairs[:, 0] | (pairs[:, 1] << 4)).to(torch.uint8)
-        _to_host([(packed, codes), (scale.to(torch.uint8), scales)], place)
+    """As ``encode.encode_tile``."""
+    blocks = _fits(values, codes_out, scales_out)
+    bytes_, limits, bounds = _encoding(tables)
+    with gpu.stream():
+        source, codes, scales = gpu.upload(values, "source"), gpu.scratch(codes_out.size), gpu.scratch(scales_out.size)
+        if tables.dtype != "F32":
+            PROGRAM.launch("encode_16", blocks, source, bytes_, bounds, codes, scales, blocks)
+        else:
+            PROGRAM.launch(
+                "encode_32", blocks, source, bytes_, limits, bounds, codes, scales, tables.zero_byte, blocks
+            )  # fmt: skip
+        gpu.download([(codes, codes_out), (scales, scales_out)])
 
 
-def _block_scales(peaks: torch.Tensor, tables: EncodeTables, device: torch.device) -> torch.Tensor:
-    """Scale byte of each block by its largest magnitude: a table of 32,768 bytes, or a search in the bounds (F32)."""
-    if tables.dtype != "F32":
-        table = torch.from_numpy(tables.scale_bytes.astype(np.int32)).to(device)
-        return table[peaks.to(torch.int64)]
-    bounds = torch.from_numpy(tables.scale_bounds[1:127].astype(np.int64)).to(device)
-    found = torch.searchsorted(bounds, peaks.to(torch.int64), right=True).to(torch.int32)
-    return torch.where(found == 0, tables.zero_byte, found)
-
-
-def decode_tile(
-    codes: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-    table: NDArray[Any],
-    out: NDArray[Any],
-    device: str = "cuda",
+def choose_tile(
+    values: NDArray[Any], tables: ChoiceTables, codes_out: NDArray[np.uint8], scales_out: NDArray[np.uint8]
 ) -> None:
-    """Fill ``out`` [rows, in] from codes and scales by a table [256, 16], as ``decode.decode_tile``."""
-    dtype, _ = STORED[out.dtype.itemsize]
-    place = torch.device(device)
-    with _stream(place):
-        entries = _to_device(np.ascontiguousarray(table), "table", dtype, place)
-        nibbles = _to_device(codes, "codes", torch.uint8, place).view(-1, BLOCK // 2)
-        rows = _to_device(scales, "scales", torch.uint8, place).to(torch.int64)[:, None] * 16
-        both = torch.stack(((nibbles & 15).to(torch.int64) + rows, (nibbles >> 4).to(torch.int64) + rows), -1)
-        _to_host([(entries[both.reshape(-1)], out)], place)
+    """As ``choice.choose_tile``."""
+    blocks = _fits(values, codes_out, scales_out)
+    (bytes_, limits, bounds), (others, other_limits, _) = _encoding(tables.first), _encoding(tables.other)
+    sweep, wide_bounds, grid, units = _choosing(tables)
+    scale = float(float_of(tables.first.global_bits))
+    wide = cast(values, "F16", "F32") if tables.dtype == "F16" else values
+    with gpu.stream():
+        source, codes, scales = gpu.upload(wide, "source"), gpu.scratch(codes_out.size), gpu.scratch(scales_out.size)
+        planes = (grid, units, codes, scales, scale)
+        if tables.dtype == "BF16":
+            PROGRAM.launch(
+                "choose_16", blocks, source, bytes_, others, sweep, wide_bounds, bounds, *planes, blocks
+            )  # fmt: skip
+        else:
+            PROGRAM.launch(
+                "choose_32", blocks, source, bytes_, others, limits, other_limits, sweep, wide_bounds, *planes,
+                tables.first.zero_byte, blocks,
+            )  # fmt: skip
+        gpu.download([(codes, codes_out), (scales, scales_out)])
+
+
+@lru_cache(maxsize=64)
+def _decoding(table: bytes, narrow: bool) -> torch.Tensor:
+    if not narrow:
+        return gpu.keep([np.frombuffer(table, np.uint32)])[0]
+    return gpu.keep([split_rows(np.frombuffer(table, np.uint16).reshape(256, 16))])[0]
+
+
+def decode_tile(codes: NDArray[np.uint8], scales: NDArray[np.uint8], table: NDArray[Any], out: NDArray[Any]) -> None:
+    """As ``decode.decode_tile``, by a table [256, 16]."""
+    _fits(out, codes, scales)
+    narrow = out.dtype.itemsize == 2
+    held = _decoding(table.tobytes(), narrow)
+    with gpu.stream():
+        nibbles, bytes_, made = gpu.upload(codes, "codes"), gpu.upload(scales, "scales"), gpu.scratch(out.nbytes)
+        threads = out.size // (8 if narrow else 4)
+        PROGRAM.launch("decode_16" if narrow else "decode_32", threads, nibbles, bytes_, held, made, threads)
+        gpu.download([(made, out)])
+
+
+def count_tile(values: NDArray[np.uint16], counts: NDArray[np.int64], scales: NDArray[np.uint8] | None = None) -> None:
+    """As ``on_grid.count_tile``."""
+    blocks, found = values.size // BLOCK, np.zeros(counts.shape[1], np.uint32)
+    with gpu.stream():
+        source, made = gpu.upload(values, "source"), gpu.zeros(found.size, torch.int32)
+        chosen = source if scales is None else gpu.upload(scales, "scales")
+        PROGRAM.launch("count_magnitudes", blocks, source, chosen, made, int(scales is not None), blocks)
+        gpu.download([(made.view(torch.uint8), found)])
+    counts[0] += found
+
+
+def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
+    """As ``on_grid.match_tile``."""
+    blocks, held = values.size // BLOCK, _grid(tables)
+    found = np.zeros(2, np.int64)
+    with gpu.stream():
+        source, flags = gpu.upload(values, "source"), gpu.scratch(blocks)
+        PROGRAM.launch("match", blocks, source, *held, flags, blocks)
+        counts = torch.stack([(flags == 1).sum(), (flags != 2).sum()])
+        gpu.download([(counts.view(torch.uint8), found)])
+    return int(found[0]), int(found[1])
+
+
+def scales_of_tile(values: NDArray[np.uint16], tables: GridTables) -> NDArray[np.uint8]:
+    """As ``on_grid.scales_of_tile``."""
+    scales = np.empty((*values.shape[:-1], values.shape[-1] // BLOCK), np.uint8)
+    held = _grid(tables)
+    with gpu.stream():
+        source, made = gpu.upload(values, "source"), gpu.scratch(scales.size)
+        PROGRAM.launch("scales_of", scales.size, source, *held, made, scales.size)
+        gpu.download([(made, scales)])
+    return scales
+
+
+def solve_tile(
+    values: NDArray[np.uint16],
+    tables: GridTables,
+    otherwise: EncodeTables | None,
+    codes_out: NDArray[np.uint8],
+    scales_out: NDArray[np.uint8],
+) -> None:
+    """As ``on_grid.solve_tile``."""
+    blocks = _fits(values, codes_out, scales_out)
+    held, (bytes_, _, bounds) = _grid(tables), _encoding(NO_TABLES if otherwise is None else otherwise)
+    with gpu.stream():
+        source, codes, scales = gpu.upload(values, "source"), gpu.scratch(codes_out.size), gpu.scratch(scales_out.size)
+        PROGRAM.launch("solve", blocks, source, *held, bytes_, bounds, codes, scales, blocks)
+        gpu.download([(codes, codes_out), (scales, scales_out)])

@@ -16,8 +16,17 @@ from convertkit.grids.nvfp4.tables import BLOCK, LARGEST_SCALE, EncodeTables, Se
 
 MAGNITUDES = 1 << 15
 INFINITY = FLOAT_TYPES["BF16"].infinity
-_NO_SCALES = np.zeros(MAGNITUDES, np.uint8)
-_NO_BOUNDS = np.zeros((128, 8), np.int16)
+NO_TABLES = EncodeTables(
+    "none",
+    "BF16",
+    0,
+    "multiplier",
+    0,
+    np.zeros(MAGNITUDES, np.uint8),
+    np.zeros(128, np.uint32),
+    np.zeros((128, 8), np.int16),
+)
+"""Gives every block scale 0, which no check lets pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +76,16 @@ def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any
     return blocks, tables.first, tables.starts, tables.tries, tables.doubled
 
 
+def count_tile(values: NDArray[np.uint16], counts: NDArray[np.int64], scales: NDArray[np.uint8] | None = None) -> None:
+    """Add how often each magnitude of BF16 bits occurs to ``counts`` [2, 32768], in one row or the other. With
+    ``scales``, only those in blocks whose scale is 0."""
+    flat = flat_items(values, 2, "values")
+    if scales is None:
+        kernels.count_magnitudes(flat, counts)
+    else:
+        kernels.count_left_magnitudes(flat.reshape(-1, BLOCK), flat_items(scales, 1, "scales"), counts)
+
+
 def match_tile(values: NDArray[np.uint16], tables: GridTables) -> tuple[int, int]:
     """How many blocks of BF16 bits [rows, in] that are not all zero lie on the grid, and how many are not all zero."""
     counts = np.zeros(2, np.int64)
@@ -90,13 +109,14 @@ def solve_tile(
 ) -> None:
     """Encode a tile of BF16 bits [rows, in]: exactly where a block is on the grid, by ``otherwise`` where it is not.
 
-    Without ``otherwise`` such a block gets block scale 0, which no check lets pass. Fills ``codes`` uint8 [rows, in/2]
+    Without ``otherwise`` such a block gets those of ``NO_TABLES``. Fills ``codes`` uint8 [rows, in/2]
     and ``scales`` uint8 [rows, in/16].
     """
+    other = NO_TABLES if otherwise is None else otherwise
     kernels.solve(
         *_grid(values, tables),
-        _NO_SCALES if otherwise is None else otherwise.scale_bytes,
-        _NO_BOUNDS if otherwise is None else otherwise.code_bounds,
+        other.scale_bytes,
+        other.code_bounds,
         flat_items(codes, 1, "codes").reshape(-1, BLOCK // 2),
         flat_items(scales, 1, "scales"),
     )

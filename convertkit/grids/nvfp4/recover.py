@@ -18,21 +18,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.grids.nvfp4 import kernels_recover as kernels
 from convertkit.grids.nvfp4.cells import cells
 from convertkit.grids.nvfp4.decode import decode_table
-from convertkit.grids.nvfp4.encode import amax_of_tile, flat_items
+from convertkit.grids.nvfp4.devices import SearchKernels, search_kernels_of
 from convertkit.grids.nvfp4.on_grid import (
     INFINITY,
     MAGNITUDES,
     GridTables,
     build_grid_tables,
-    match_tile,
-    scales_of_tile,
 )
 from convertkit.grids.nvfp4.tables import (
     ARITHMETICS,
-    BLOCK,
     LARGEST_SCALE,
     SMALLEST_GLOBAL,
     Sense,
@@ -91,25 +87,27 @@ def find_grid(
     least_scale: int = 1,
     reversible: bool = False,
     measure: bool = True,
+    device: str = "cpu",
 ) -> Verdict:
     """Search the grid of the BF16 tensors that ``sweep`` gives: those of one fused group, which share a global scale.
 
     ``sense`` is how the global scale will be stored. ``hints`` are stored FP32 bits in that sense and are tried first.
     Without ``thorough`` the search ends if no global scale explains the first tile. Values that are not finite end it
     too. ``amax_bits`` is that of all tiles; without ``measure`` that of the first if the search ends there.
-    ``reversible`` takes only scales whose reciprocal inverts back.
+    ``reversible`` takes only scales whose reciprocal inverts back. ``device`` is one of ``DEVICES``.
     """
-    counts, amax = _histogram(sweep, whole=thorough, measure=measure)
+    kernels = search_kernels_of(device)
+    counts, amax = _histogram(kernels, sweep, whole=thorough, measure=measure)
     if amax >= INFINITY:
         return Verdict("none", amax, "it holds NaN or infinity")
     hopeless = _hopeless(counts)
     if hopeless:
         return Verdict("none", amax, hopeless)
-    make = partial(_Search, sweep, sense=sense, least_scale=least_scale, reversible=reversible)
+    make = partial(_Search, kernels, sweep, sense=sense, least_scale=least_scale, reversible=reversible)
     search = make(counts, amax)
     found = search.whole(hints)
     if found is None and not thorough:
-        search = make(*_histogram(sweep, whole=True))
+        search = make(*_histogram(kernels, sweep, whole=True))
         found = search.whole(hints)
     if found is None and sense == "divisor":
         other = make(search.counts, amax, sense="multiplier").whole(())
@@ -119,15 +117,17 @@ def find_grid(
     return found or search.part()
 
 
-def _histogram(sweep: Sweep, *, whole: bool, measure: bool = True) -> tuple[NDArray[np.int64], int]:
+def _histogram(
+    kernels: SearchKernels, sweep: Sweep, *, whole: bool, measure: bool = True
+) -> tuple[NDArray[np.int64], int]:
     """Counts by magnitude of the first tile, or of all; and the largest magnitude of all, or without ``measure`` of
     the first if it is hopeless."""
     counts = np.zeros((2, MAGNITUDES), np.int64)
     amax = 0
     for number, tile in enumerate(sweep()):
-        amax = max(amax, amax_of_tile(tile))
+        amax = max(amax, kernels.amax(tile))
         if whole or not number:
-            kernels.count_magnitudes(flat_items(tile, 2, "values"), counts)
+            kernels.count(tile, counts)
         if not number and not measure and _hopeless(counts.sum(axis=0)):
             break
     return counts.sum(axis=0), amax
@@ -164,6 +164,7 @@ class _Search:
 
     def __init__(
         self,
+        kernels: SearchKernels,
         sweep: Sweep,
         counts: NDArray[np.int64],
         amax: int,
@@ -171,8 +172,8 @@ class _Search:
         least_scale: int,
         reversible: bool = False,
     ) -> None:
-        self.sweep, self.counts, self.amax, self.sense, self.least_scale = sweep, counts, amax, sense, least_scale
-        self.reversible = reversible
+        self.kernels, self.sweep, self.counts, self.amax = kernels, sweep, counts, amax
+        self.sense, self.least_scale, self.reversible = sense, least_scale, reversible
         self.fine = bool(counts[1:LEAST_NORMAL].any())
         self.most = MOST_CELLS if counts.sum() > SMALL else MAGNITUDES
 
@@ -232,7 +233,7 @@ class _Search:
         tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
         nonzero = 0
         for tile in self.sweep():
-            on, blocks = match_tile(tile, tables)
+            on, blocks = self.kernels.match(tile, tables)
             if on != blocks:
                 return None
             nonzero += blocks
@@ -268,7 +269,7 @@ class _Search:
     def _count(self, bits: int, sweep: Sweep) -> tuple[int, int]:
         """Non-zero blocks on the grid, and all non-zero blocks."""
         tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
-        counts = [match_tile(tile, tables) for tile in sweep()]
+        counts = [self.kernels.match(tile, tables) for tile in sweep()]
         return sum(on for on, _ in counts), sum(blocks for _, blocks in counts)
 
     def _second(self, bits: int, left: int) -> Found | None:
@@ -276,11 +277,10 @@ class _Search:
         tables = build_grid_tables(bits, self.sense, least_scale=self.least_scale)
         counts = np.zeros((2, MAGNITUDES), np.int64)
         for tile in self.sweep():
-            scales = scales_of_tile(tile, tables).reshape(-1)
-            kernels.count_left_magnitudes(flat_items(tile, 2, "values").reshape(-1, BLOCK), scales, counts)
-        rest = _Search(
-            self.sweep, counts.sum(axis=0), int(np.flatnonzero(counts.sum(axis=0))[-1]), self.sense, self.least_scale
-        )
+            self.kernels.count(tile, counts, self.kernels.scales_of(tile, tables))
+        left_over = counts.sum(axis=0)
+        largest = int(np.flatnonzero(left_over)[-1])
+        rest = _Search(self.kernels, self.sweep, left_over, largest, self.sense, self.least_scale)
         for other in rest.candidates(()):
             if rest.image_holds_all(other) and self._leaves_none(tables, other):
                 return Found(other, self.sense, left)
@@ -288,7 +288,8 @@ class _Search:
 
     def _leaves_none(self, one: GridTables, other: int) -> bool:
         two = build_grid_tables(other, self.sense, least_scale=self.least_scale)
-        return all((scales_of_tile(tile, one) | scales_of_tile(tile, two)).all() for tile in self.sweep())
+        scales_of = self.kernels.scales_of
+        return all((scales_of(tile, one) | scales_of(tile, two)).all() for tile in self.sweep())
 
 
 def _exponents(amax: int, mantissa: float, steps: range) -> list[int]:

@@ -22,6 +22,7 @@ from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding, refusal
+from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fused import fused_groups, user_groups
 from convertkit.progress import SILENT, Progress
@@ -57,13 +58,14 @@ def gate(
     report: str | os.PathLike[str] | None = None,
     workers: int = 0,
     progress: Progress = SILENT,
+    device: str = "cpu",
 ) -> GateResult:
     """Compare two checkpoints as values and judge the candidate. Nothing is written unless ``report`` names a file.
 
     ``stored`` (bf16, f16, f32) compares the candidate as an expanded file of that dtype would hold it, instead of
     its exact values. ``as_served`` (a row of ``checks.served.ENGINES``) compares it as that engine would serve it;
     ``fuse`` adds fused matrices. Metrics are per weight, per fused group and for the whole; tensors that are not
-    floats must be equal byte for byte.
+    floats must be equal byte for byte. ``device`` (cpu, cuda) sums; the report is the same.
 
     Raises:
         ConvertError: broken containers or planes (3), a global scale that is no positive number (1).
@@ -76,12 +78,15 @@ def gate(
     if as_served is not None and (as_served not in ENGINES or stored is not None):
         names = ", ".join(ENGINES)
         raise refusal("E_USAGE", f"--as-served takes one of {names}, and no --stored beside it")
+    if device != "cpu":
+        kernels_of(device)
     theirs, mine = open_checkpoint(reference), open_checkpoint(candidate)
     left, right = weights_of(theirs), weights_of(mine)
     missing = list(missing_findings(left, right))
     pairs = [(left[name], right[name]) for name in right if name in left and left[name].shape == right[name].shape]
     with stop_on_signals() as stop, Reader(theirs) as one, Reader(mine) as two:
-        desks = Desk(one, stop, progress, Buffers()), Desk(two, stop, progress, Buffers())
+        buffers = Buffers(pinned=device == "cuda"), Buffers(pinned=device == "cuda")
+        desks = Desk(one, stop, progress, buffers[0], device), Desk(two, stop, progress, buffers[1], device)
         serving = served_by(mine, desks[1], as_served, worker_count(workers), fuse)
         found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored], serving.tables)
         rows, whole = _rows(mine, right, found)

@@ -14,7 +14,7 @@ from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.thresholds import forward_options, threshold_options
 
 ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt", "compressed-tensors")
-ONLY_FORWARD = ("calibration", "target_model", "seed", "device")
+ONLY_FORWARD = ("calibration", "target_model", "seed")
 
 
 @click.command("gate", epilog="Example: convertkit gate drafter-nvfp4 --reference drafter-bf16 --max-rel-rms 0.1")
@@ -42,7 +42,7 @@ ONLY_FORWARD = ("calibration", "target_model", "seed", "device")
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="With --forward: of generated states."
 )
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
-              help="With --forward: where to run.")  # fmt: skip
+              help="Where errors are summed (the report is the same), or where --forward runs.")  # fmt: skip
 @forward_options
 @workers_option
 @shared_options
@@ -60,7 +60,10 @@ def command(candidate: Path, reference: Path, forward: bool, workers: int, share
         return run(
             shared,
             lambda progress: _weights(
-                candidate, reference, limits, {**alike, "workers": workers, "progress": progress}
+                candidate,
+                reference,
+                limits,
+                {**alike, "workers": workers, "progress": progress, "device": words["device"]},
             ),
         )
     return run(

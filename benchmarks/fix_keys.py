@@ -4,8 +4,11 @@
 Qwen3.6-35B-A3B (40 layers, 256 experts, 333 vision tensors one level too deep) and times, each in a process of its own:
 
 - ``in place``: seconds in all, seconds in system calls that write (journal and header, fsync included), peak memory
+- ``in place, listed``: the same beside a manifest that lists the digests of all tensors (30 MB), which follows
 - ``quick copy``: a new output whose payload the kernel copies (holes stay holes)
-- ``scaling``: the same in place with a third of the tensors; the ratio of CPU seconds should be about 3
+- ``scaling``: the same in place with a third of the tensors; the ratio of CPU seconds beyond those of an empty process
+  should be about 3
+- ``diff``: the checkpoint before against that after, both with recorded digests of tensors, beside parsing the header
 - with ``--full``: the default new output, which hashes every byte, beside hashing the file once
 
 Prints one JSON document. FOLDER needs a filesystem with sparse files; ext4 and xfs can also insert blocks.
@@ -27,9 +30,11 @@ from typing import Any
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.safetensors import encode_header
+from convertkit.verbs.manifest import manifest
 
 HIDDEN, EXPERT, EXPERTS, VOCABULARY, VISION = 2048, 512, 256, 248_320, 333
 RULE = "model.language_model.visual.{rest}=model.visual.{rest}"
+ZEROS_BYTES = 1 << 20
 LIMIT_SECONDS = 0.3
 """Most seconds in system calls that write in place."""
 
@@ -47,6 +52,7 @@ def timed(name):
         finally:
             seconds["io"] += time.perf_counter() - start
     return call
+seconds["start"] = time.process_time()
 names = [name for name in vars(Kernel) if not name.startswith("_")]
 fix_keys(**json.loads(sys.argv[1]), syscalls=type("Timed", (Kernel,), {name: timed(name) for name in names})())
 seconds["total"] = time.perf_counter() - began
@@ -107,16 +113,48 @@ def make(folder: Path, layers: int) -> Path:
     return folder
 
 
-def timed(**words: Any) -> dict[str, Any]:
-    """One call of ``fix_keys`` in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps({"rename": [RULE], **words})],
-        capture_output=True,
-        text=True,
-        check=True,
+DIFF = """
+import json, resource, sys, time
+from convertkit.containers.folder import open_checkpoint
+from convertkit.verbs.diff import diff
+a, b = json.loads(sys.argv[1])
+began = time.process_time()
+open_checkpoint(a)
+parsed = time.process_time()
+found = diff(a, b)
+print(json.dumps({
+    "parse": parsed - began, "cpu": time.process_time() - parsed, "status": found.status,
+    "renamed": found.document["summary"]["renamed"],
+    "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+}))
+"""
+
+
+def record(folder: Path, layers: int) -> None:
+    """A manifest with the digests of all tensors, which hold zeros; that of the file stays pending."""
+    zeros = {spec.size_bytes: "" for spec in specs(layers)}
+    for size in zeros:
+        digest = hashlib.sha256()
+        for done in range(0, size, ZEROS_BYTES):
+            digest.update(bytes(min(ZEROS_BYTES, size - done)))
+        zeros[size] = digest.hexdigest()
+    manifest(
+        folder,
+        pending=["model.safetensors"],
+        tensors={spec.name: zeros[spec.size_bytes] for spec in specs(layers)},
     )
+
+
+def child(code: str, words: Any) -> dict[str, Any]:
+    """What a new process prints."""
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(words)], capture_output=True, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def timed(**words: Any) -> dict[str, Any]:
+    """One call of ``fix_keys`` in a new process."""
+    return child(CHILD, {"rename": [RULE], **words})
 
 
 def hashed(path: Path) -> float:
@@ -139,13 +177,29 @@ def measure(folder: Path, layers: int, full: bool) -> dict[str, Any]:
         shutil.rmtree(folder / "new")
         result["hash once"] = {"total": hashed(source / "model.safetensors")}
     small = timed(source=str(make(folder / "small", max(1, layers // 3))), in_place=True)
+    before, listed = make(folder / "before", layers), folder / "listed"
+    record(before, layers)
+    shutil.copytree(before, listed, copy_function=_copy_sparse)
     result["in place"] = timed(source=str(source), in_place=True)
     result["scaling"] = {
         "tensors": sum(1 for _ in specs(max(1, layers // 3))),
         "cpu": small["cpu"],
-        "ratio": result["in place"]["cpu"] / small["cpu"],
+        "ratio": (result["in place"]["cpu"] - result["in place"]["start"]) / (small["cpu"] - small["start"]),
     }
+    result["in place, listed"] = timed(source=str(listed), in_place=True)
+    result["diff"] = child(DIFF, [str(before), str(listed)])
     return result
+
+
+def _copy_sparse(source: str, target: str) -> str:
+    """Weights are a header and a hole; everything else is small."""
+    if source.endswith(".safetensors"):
+        with open(source, "rb") as stream, open(target, "wb") as copy:
+            length = stream.read(8)
+            copy.write(length + stream.read(int.from_bytes(length, "little")))
+            copy.truncate(Path(source).stat().st_size)
+        return target
+    return shutil.copy2(source, target)
 
 
 def main() -> int:

@@ -37,6 +37,9 @@ def test_a_small_run_measures_and_leaves_the_renamed_model(bench: ModuleType, tm
     found = bench.measure(tmp_path, 1, full=False)
     assert found["tensors"] == 3072 + 3 + 2 + 333
     assert 0 < found["in place"]["io"] < found["in place"]["total"]
+    assert 0 < found["in place, listed"]["io"] < found["in place, listed"]["total"]
+    assert (found["diff"]["status"], found["diff"]["renamed"]) == (1, 333)
+    assert 0 < found["diff"]["parse"] < found["diff"]["cpu"]
     names = open_checkpoint(tmp_path / "source").tensors
     assert sum(name.startswith("model.visual.") for name in names) == 333
     assert (tmp_path / "source" / "model.safetensors").stat().st_blocks * 512 < 64 << 20  # still sparse

@@ -18,7 +18,7 @@ LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint pytest browser oracle oracle-packages oracle-llmcompressor oracle-vllm bench fixtures docs clean
+.PHONY: help demo test lint pytest browser disks oracle oracle-packages oracle-llmcompressor oracle-vllm bench fixtures docs clean
 
 help:
 	@echo "make demo      generate a small drafter, pack, expand, gate, audit and verify it"
@@ -26,6 +26,7 @@ help:
 	@echo "make oracle    the tests against ModelOpt, compressed-tensors, speculators and llm-compressor"
 	@echo "make oracle-vllm  what vLLM's own loader does with every case, against the golden files"
 	@echo "make browser   open a release's page in headless Chromium: accessibility, numbers, keyboard, screenshots"
+	@echo "make disks     renaming on loop-mounted xfs, btrfs and ext4: needs root, xfsprogs and btrfs-progs"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     ratios within one run, against hashing and the peers"
 	@echo "make fixtures  write fixtures/ anew from their generator"
@@ -46,6 +47,10 @@ pytest: $(MAIN)/.ready
 
 browser: $(MAIN)/.ready
 	tests/browser/run.sh $(MAIN)/bin/convertkit browser-out
+
+# Loop-mounted filesystems: as root, with xfsprogs and btrfs-progs. `make test` runs those that it can mount.
+disks: $(MAIN)/.ready
+	CONVERTKIT_DISKS="xfs btrfs ext4" $(MAIN)/bin/python -m pytest tests/crash/test_reflink.py
 
 oracle: oracle-packages oracle-llmcompressor
 

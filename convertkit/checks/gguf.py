@@ -1,8 +1,9 @@
 """Test the promises of units that write or read GGUF tensors, with decoders that the encoders do not use.
 
 Blocks of a source are decoded by gguf's own NumPy code. Blocks that were written are decoded by ``grids.ggml.decode``,
-which no encoder uses, and the first rows of each tensor are encoded a second time by gguf's code where that can. Rows
-are put in order by index arithmetic; NVFP4 blocks are taken apart nibble by nibble.
+which no encoder uses. The first rows of each tensor are encoded a second time: by gguf's code where that can, k-quants
+by ggml's library where a wheel has it. Rows are put in order by index arithmetic; NVFP4 blocks are taken apart nibble
+by nibble.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ from convertkit.conversion.gguf_units import (
 )
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.errors import Finding, finding
+from convertkit.grids.ggml.types import K_TYPES, OWN_TYPES
 
 if TYPE_CHECKING:
     from convertkit.checks.verify import Bench
 
-REDONE = frozenset({"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"})
+REDONE = frozenset(OWN_TYPES)
 """Block types that gguf's NumPy code encodes, bit for bit as ggml does."""
 REDONE_ELEMENTS = 1 << 16
 """Elements of each tensor that are encoded a second time: the first rows. That code is slow."""
@@ -109,14 +111,20 @@ def _compare(
     from convertkit.grids.ggml.decode import decode_rows
 
     wrong = 0
-    if again and dtype in REDONE:
+    if again and dtype in (*REDONE, *K_TYPES):
         few = max(1, REDONE_ELEMENTS // before.bits.shape[1])
         wrong = _differing_encoding(widened(before.bits[:few], before.dtype), dtype, written[:few])
     return wrong, compare_tile(before, Dense(decode_rows(written, dtype).view(np.uint32), "F32"))
 
 
 def _differing_encoding(values: NDArray[np.float32], dtype: str, written: Bytes) -> int:
-    """Bytes that gguf's own encoder would write differently."""
+    """Bytes that gguf's own encoder would write differently; of k-quants that ggml itself would, where it is there."""
+    if dtype in K_TYPES:
+        from convertkit.backends.ggml_library import library, quantize
+
+        found = library()
+        redone = written if found is None else quantize(found, np.ascontiguousarray(values), dtype)
+        return int(np.count_nonzero(redone != written))
     from gguf import GGMLQuantizationType, quants
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):

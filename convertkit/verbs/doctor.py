@@ -21,7 +21,7 @@ State = Literal["ok", "missing", "note"]
 NEEDED = ("click", "gguf", "jsonschema", "numba", "numpy", "rich", "safetensors", "torch")
 OPTIONAL: tuple[tuple[str, str, str], ...] = (
     # package, what it is for, how it is installed
-    ("libgguf", "k-quants in to-gguf", "pip install 'convertkit[gguf]'"),
+    ("libgguf", "k-quants checked by ggml itself", "pip install 'convertkit[gguf]'"),
     ("model-signing", "sign, and verify --certificate", "pip install 'convertkit[sign]'"),
     ("cryptography", "verify --signature", "pip install 'convertkit[sign]'"),
     ("huggingface_hub", "hf:// sources", "pip install 'convertkit[hub]'"),

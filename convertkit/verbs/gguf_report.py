@@ -11,7 +11,7 @@ from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import metrics
 from convertkit.checks.gguf_file import file_findings
 from convertkit.checks.verify import Evidence
-from convertkit.grids.ggml.types import LIBRARY_TYPES
+from convertkit.grids.ggml.types import K_TYPES
 from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import report_of
 
@@ -42,11 +42,13 @@ def gguf_report(*, written: bool) -> Reporter:
 
 
 def _encoder(types: Mapping[str, int]) -> dict[str, str] | None:
-    if not any(name in types for name in LIBRARY_TYPES):
+    """The ggml by which the checks encoded the first rows of k-quants again."""
+    if not any(name in types for name in K_TYPES):
         return None
     from convertkit.backends.ggml_library import library
 
-    return {"package": library().package, "version": library().version}
+    found = library()
+    return None if found is None else {"package": found.package, "version": found.version}
 
 
 def _rows(case: Case, item: Evidence) -> Iterable[dict[str, Any]]:

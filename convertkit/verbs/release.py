@@ -20,14 +20,13 @@ from convertkit.conversion.staging import open_staging
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.errors import ConvertError, Finding
 from convertkit.release.digests import sha256_files
-from convertkit.release.recipe import GGUF, Recipe, read_recipe
+from convertkit.release.recipe import Recipe, read_recipe
 from convertkit.release.tree import walk
 from convertkit.verbs.line import Clock, Options
 from convertkit.verbs.release_checks import check_engines, check_references
 from convertkit.verbs.release_folder import assemble, finish
 from convertkit.verbs.release_run import make_variants
 from convertkit.verbs.release_variants import Job, plan_jobs, require_against
-from convertkit.verbs.to_gguf import require_library
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,6 @@ def release(
     if only_plan:
         check_place(folder, _sources(made, source), force=True)
         return ReleasePlan(made, jobs, print_, describe(made, jobs, print_, folder))
-    for job in jobs:
-        if job.variant.format == GGUF:
-            require_library(job.plan)
     return _carry_out(made, source, jobs, print_, folder, options)
 
 

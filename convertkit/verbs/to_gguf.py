@@ -17,12 +17,12 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.place import Kind, check_place
 from convertkit.conversion.plan import Plan
 from convertkit.errors import refusal
-from convertkit.grids.ggml.types import LIBRARY_TYPES
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.gguf_types import TYPE_NAMES
 from convertkit.verbs.gguf_report import gguf_report
 from convertkit.verbs.line import Options, Result, carry_out
 from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.reporting import audit_report
 
 MASK_EMBEDDING = "mask_embedding.pt"
 
@@ -76,8 +76,7 @@ def to_gguf(
         plan = replace(plan, side_files=())
     if only_plan:
         return dry_run(plan)
-    require_library(plan)
-    return carry_out(plan, Path(out), [gguf_report(written=True)], options, kind)
+    return carry_out(plan, Path(out), [gguf_report(written=True), audit_report(options.engines)], options, kind)
 
 
 def plan_to_gguf(
@@ -104,11 +103,3 @@ def plan_to_gguf(
     request = make(checkpoint, identity, target, type, pre, name)
     parameters = {"pre": pre, "name": name, **split.parameters}
     return plan_gguf(checkpoint, identity, replace(request, parameters=parameters), file_name, split)
-
-
-def require_library(plan: Plan) -> None:
-    """Refuse before the first byte what only ggml's library could encode if it is not there."""
-    if any(spec.dtype in LIBRARY_TYPES for spec in plan.outputs.values()):
-        from convertkit.backends.ggml_library import library
-
-        library()

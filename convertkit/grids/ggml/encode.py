@@ -1,6 +1,6 @@
 """Encode rows of floats as ggml blocks, byte for byte as ggml's reference quantizer does.
 
-K-quants come from ggml itself (``backends.ggml_library``), everything else from the loops of ``kernels``.
+K-quants come from ``k_quants``, everything else from the loops of ``kernels``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.grids.dense import cast, to_float32
-from convertkit.grids.ggml.types import LIBRARY_TYPES
+from convertkit.grids.ggml.types import K_TYPES
 
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """ggml 0.25.3 ``kvalues_mxfp4``: twice the E2M1 values, with scales halved."""
@@ -28,10 +28,10 @@ def encode_rows(values: NDArray[Any], from_dtype: str, to_dtype: str) -> NDArray
     if to_dtype not in BLOCK_TYPES:
         return np.ascontiguousarray(cast(values, from_dtype, to_dtype)).view(np.uint8).reshape(rows, -1)
     floats = float32_rows(values, from_dtype)
-    if to_dtype in LIBRARY_TYPES:
-        from convertkit.backends.ggml_library import quantize
+    if to_dtype in K_TYPES:
+        from convertkit.grids.ggml.k_quants import encode_k
 
-        return quantize(floats, to_dtype)
+        return encode_k(floats.reshape(-1, BLOCK_TYPES[to_dtype].block), to_dtype).reshape(rows, -1)
     block = BLOCK_TYPES[to_dtype]
     blocks = floats.reshape(-1, block.block)
     out = np.empty((blocks.shape[0], block.bits // 8), np.uint8)

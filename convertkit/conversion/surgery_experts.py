@@ -95,23 +95,39 @@ def _kinds(source: Checkpoint) -> set[str]:
 
 
 def _refuse_input_first(source: Checkpoint, form: ExpertForm) -> None:
-    """Raise E_LAYOUT_SHAPE for stacks [experts, in, out]: their halves are columns, or alternate. Planes tell by the
-    shape of the block scales, dense ones by the ``hidden_size`` of the config, and where that is no help, its kind."""
+    """Raise E_LAYOUT_SHAPE for stacks [experts, in, out]: their halves are columns, or alternate.
+
+    Told by the down tensor beside it ([experts, hidden, intermediate], or the other way round), by the shape of block
+    scales, by the ``hidden_size`` of the config, and where none of them helps by its ``model_type``."""
     homes = [ref for name, ref in source.tensors.items() if name.rpartition(".")[0].endswith("experts")]
     by_name = {stack.name: stack for stack in stacks_of(homes)[0]}
-    hidden = config_value(source.config, "hidden_size")
+    told = form.bare_weight and bool(_kinds(source) & INPUT_FIRST)
     for ref in homes:
         home, _, last = ref.spec.name.rpartition(".")
-        if form.leaf(form.gate_up, last) not in ("weight", "weight_packed") or len(ref.spec.shape) != 3:
+        leaf = form.leaf(form.gate_up, last)
+        if leaf not in ("weight", "weight_packed") or len(ref.spec.shape) != 3:
             continue
-        stack, packed = by_name.get(f"{home}.{form.gate_up}"), ref.spec.dtype == "U8"
-        rows, columns = ref.spec.shape[1] * (2 if packed else 1), ref.spec.shape[2] * (2 if packed else 1)
-        straight = columns == hidden and ref.spec.shape[1] != hidden
-        turned = rows == hidden and columns != hidden
-        told = form.bare_weight and not straight and bool(_kinds(source) & INPUT_FIRST)
-        if turned or told or (stack is not None and stack.is_transposed):
+        down = source.tensors.get(f"{home}.{form.tensor(form.down, leaf)}")
+        straight = _is_straight(ref, down, config_value(source.config, "hidden_size"))
+        stack = by_name.get(f"{home}.{form.gate_up}")
+        if straight is False or (straight is None and told) or (stack is not None and stack.is_transposed):
             message = f"cannot be unstacked: {list(ref.spec.shape)} holds the input first, so gate and up are columns"
             raise refusal("E_LAYOUT_SHAPE", message, tensor=ref.spec.name, status=3)
+
+
+def _is_straight(ref: TensorRef, down: TensorRef | None, hidden: object) -> bool | None:
+    """Whether a gate-and-up stack is [experts, 2 * intermediate, hidden]; None if its shape does not tell."""
+    packed = 2 if ref.spec.dtype == "U8" else 1
+    _, rows, columns = ref.spec.shape
+    if down is not None and len(down.spec.shape) == 3:
+        _, out, inner = down.spec.shape
+        if (out, inner * packed * 2) == (columns * packed, rows):
+            return True
+        if (out * packed * 2, inner) == (columns, rows * packed):
+            return False
+    if columns * packed == hidden:
+        return True if rows != hidden else None
+    return False if rows * packed == hidden else None
 
 
 def _unstacked(home: str, leaf: str, ref: TensorRef, linears: tuple[str, ...], option: str) -> Iterator[Rearrange]:

@@ -225,6 +225,20 @@ def test_dense_stacks_with_the_input_first_are_not_cut_the_wrong_way(
     assert refused(source, tmp_path / "out", split=("experts",)) == "E_LAYOUT_SHAPE"
 
 
+@pytest.mark.parametrize("turned", [True, False])
+def test_the_tensor_beside_it_tells_where_no_config_does(tmp_path: Path, turned: bool) -> None:
+    shapes = ((2, 32, 96), (2, 48, 32)) if turned else ((2, 96, 32), (2, 32, 48))
+    specs = [
+        spec(f"{HOME}.{leaf}", "BF16", *shape)
+        for leaf, shape in zip(("gate_up_proj", "down_proj"), shapes, strict=True)
+    ]
+    weights = write(tmp_path / "s", specs, {}) / "model.safetensors"
+    if turned:
+        assert refused(weights, tmp_path / "out", split=("experts",)) == "E_LAYOUT_SHAPE"
+    else:
+        assert len(repaired(weights, tmp_path / "out", split=("experts",))) == 6
+
+
 def test_experts_are_not_stacked_for_a_class_that_wants_the_input_first(tmp_path: Path) -> None:
     specs = [item for leaf in ("gate", "up", "down") for item in linear(f"{HOME}.0.{leaf}_proj", 32, 32, None)]
     source = write(tmp_path / "s", specs, {**CONFIG, "model_type": "llama4_text"})

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
@@ -18,12 +18,14 @@ from typing import Any, Protocol
 from convertkit import __version__
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.folder import INDEX_SUFFIX, WEIGHTS
-from convertkit.containers.safetensors import EncodedHeader, encode_header
+from convertkit.containers.safetensors import MAX_HEADER_BYTES, EncodedHeader, encode_header
 from convertkit.errors import ConvertError, Finding, finding
 from convertkit.layouts.rules import natural_key
 
 METADATA = {"format": "pt"}
 DEFAULT_SHARD_BYTES = 5_000_000_000
+MOST_ESCAPED, MOST_ENTRY_BYTES = 6, 256
+"""Most bytes of a header for one character of a name (``\\u001f``), and for the rest of an entry."""
 
 
 class Unit(Protocol):
@@ -164,17 +166,19 @@ def _check_accounts(source: Checkpoint, units: Iterable[Unit], drops: Iterable[D
 def _distribute(
     units: Sequence[Unit], max_shard_bytes: int, slack_bytes: int, metadata: Mapping[str, str]
 ) -> tuple[tuple[PlannedFile, ...], dict[str, str]]:
-    """Fill shards in the natural order of bundles; a bundle's tensors stay together."""
-    shards: list[list[TensorSpec]] = [[]]
+    """Fill shards in the natural order of bundles; a bundle's tensors stay together. A shard is cut earlier where
+    its header would be longer than readers accept."""
+    by_size: list[list[list[TensorSpec]]] = [[]]
     filled = 0
     for _, bundle in groupby(units, key=lambda unit: unit.bundle):
         specs = [spec for unit in bundle for spec in unit.outputs]
         size = sum(spec.size_bytes for spec in specs)
-        if shards[-1] and filled + size > max_shard_bytes:
-            shards.append([])
+        if by_size[-1] and filled + size > max_shard_bytes:
+            by_size.append([])
             filled = 0
-        shards[-1].extend(specs)
+        by_size[-1].append(specs)
         filled += size
+    shards = [specs for bundles in by_size for specs in _by_header(bundles, slack_bytes, metadata)]
     count = len(shards)
     names = (
         [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
@@ -184,6 +188,27 @@ def _distribute(
         for name, specs in zip(names, shards, strict=True)
     )
     return files, {spec.name: file.name for file in files for spec in file.header.order}
+
+
+def _by_header(
+    bundles: Sequence[list[TensorSpec]], slack_bytes: int, metadata: Mapping[str, str]
+) -> Iterator[list[TensorSpec]]:
+    """The tensors of a shard, in halves for as long as they are too many for one header."""
+    specs = [spec for bundle in bundles for spec in bundle]
+    most = sum(MOST_ESCAPED * len(spec.name) + MOST_ENTRY_BYTES for spec in specs)
+    most += sum(MOST_ESCAPED * (len(key) + len(value)) for key, value in metadata.items())
+    fits = len(bundles) < 2 or most + slack_bytes <= MAX_HEADER_BYTES
+    if not fits:
+        try:
+            encode_header(specs, metadata, slack_bytes)
+            fits = True
+        except ConvertError:
+            pass
+    if fits:
+        yield specs
+        return
+    for half in (bundles[: len(bundles) // 2], bundles[len(bundles) // 2 :]):
+        yield from _by_header(half, slack_bytes, metadata)
 
 
 def _given(files: Sequence[PlannedFile]) -> tuple[tuple[PlannedFile, ...], dict[str, str]]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
+from convertkit.containers import safetensors
+from convertkit.conversion import plan as plan_module
 from convertkit.conversion.plan import Draft, Drop, settle
 from convertkit.conversion.units import Copy, Pack, planes_of
 from convertkit.dialects.spelling import SPELLINGS
@@ -60,6 +62,21 @@ def test_shards_fill_in_natural_order_and_bundles_stay_together() -> None:
     index = json.loads(plan.documents["model.safetensors.index.json"])
     assert index["metadata"]["total_size"] == 240
     assert index["weight_map"]["layers.10.k"] == "model-00003-of-00003.safetensors"
+
+
+def test_shards_are_cut_before_their_headers_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small tensors, as packed experts have: by size they would fit into one file."""
+    for module in (safetensors, plan_module):
+        monkeypatch.setattr(module, "MAX_HEADER_BYTES", 1000)
+    names = [f"layers.{i}.{leaf}" for i in range(40) for leaf in ("k", "q")]
+    checkpoint = source(*(TensorSpec(name, "U8", (4,)) for name in names))
+    units = [copy(checkpoint, name, bundle=name.rsplit(".", 1)[0]) for name in names]
+    plan = settle(checkpoint, Draft("test", {}, units))
+    assert len(plan.files) > 1
+    assert all(len(file.header.prefix) <= 1008 for file in plan.files)
+    held = [spec.name for file in plan.files for spec in file.header.order]
+    assert sorted(held) == sorted(names)
+    assert all(plan.file_of[f"layers.{i}.k"] == plan.file_of[f"layers.{i}.q"] for i in range(40))
 
 
 def test_one_file_has_no_index() -> None:

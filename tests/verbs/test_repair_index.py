@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from convertkit.conversion.repair_work import RepairRequest
+from convertkit.errors import ConvertError
+from convertkit.verbs.audit import audit
 from convertkit.verbs.line import Result
+from convertkit.verbs.manifest import manifest
 from convertkit.verbs.repair import Untouched, repair
+from convertkit.verbs.verify import verify
 from tests.dialects.tiny import LM_CONFIG, causal_lm, write
 from tests.release.makers import safetensors
 from tests.verbs.test_pack_and_expand import tensors
@@ -99,3 +103,13 @@ def test_a_half_changed_folder_is_not_repaired(tmp_path: Path, words: dict[str, 
     source = shards(tmp_path / "source", A, B, index={"a.weight": ONE, "b.weight": TWO})
     (source / ".convertkit-edit").mkdir()
     assert refused(tmp_path, source, **words).code == "E_EDIT_UNFINISHED"
+
+
+def test_shards_without_their_index_are_neither_listed_nor_audited(tmp_path: Path) -> None:
+    source = shards(tmp_path / "source", A, B, index=None)
+    for verb in (manifest, audit):
+        with pytest.raises(ConvertError, match="E_AMBIGUOUS_WEIGHTS"):
+            verb(source)
+    fixed(tmp_path, source, rebuild_index=True)
+    manifest(tmp_path / "out")
+    assert verify(tmp_path / "out", strict=False).status == 0

@@ -24,9 +24,7 @@ from convertkit.checks.gguf_rows import (
     block_parts,
     gathered,
     head_tiles,
-    nibbles,
     order_of,
-    plane_rows,
     reciprocal,
     scalar_bits,
     source_values,
@@ -35,7 +33,6 @@ from convertkit.checks.gguf_rows import (
 )
 from convertkit.checks.reference import narrowed, widened
 from convertkit.conversion.gguf_units import (
-    BlockWeight,
     Given,
     Ids,
     Membership,
@@ -133,6 +130,8 @@ def _differing_encoding(values: NDArray[np.float32], dtype: str, written: Bytes)
 
 
 def verify_regroup(bench: Bench, unit: Regroup) -> Found:
+    from convertkit.checks.kernels_blocks import differing_blocks
+
     weight, *scalars = unit.outputs
     out = bench.staged(weight.name)
     faults: list[Finding] = []
@@ -142,9 +141,10 @@ def verify_regroup(bench: Bench, unit: Regroup) -> Found:
         order = order_of(rows, unit.order, unit.heads)
         for first, count in head_tiles(rows, module.in_features, unit.heads):
             bench.desk.stop.check()
-            written = block_parts(stored_rows(bench.output, out, number * rows + first, count))
-            source = plane_rows(bench, module, order[first : first + count])
-            differing += sum(int(np.count_nonzero(a != b)) for a, b in zip(written, source, strict=True))
+            written = stored_rows(bench.output, out, number * rows + first, count)
+            wanted = order[first : first + count]
+            codes, scales = (gathered(bench.desk.reader, ref, wanted) for ref in (module.codes, module.block_scale))
+            differing += differing_blocks(written.reshape(-1, 36), codes.reshape(-1), scales.reshape(-1))
     if differing:
         faults.append(_broken(weight.name, "does not hold the planes of its source", differing=differing))
     for spec, known in zip(scalars, (bench.facts.global_bits, bench.facts.input_bits), strict=False):
@@ -187,19 +187,17 @@ def verify_quantize(bench: Bench, unit: Quantize) -> Found:
 
 
 def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
+    from convertkit.checks.kernels_blocks import differing_blocks
+
     codes, scales, *scalars = unit.outputs
     rows, width = unit.weight.spec.shape
     order = order_of(rows, unit.order, unit.heads)
-    source = BlockWeight(unit.weight, unit.scale)
     differing = 0
     for first, count in head_tiles(rows, width, unit.heads):
         bench.desk.stop.check()
-        written = (
-            nibbles(stored_rows(bench.output, bench.staged(codes.name), first, count)),
-            stored_rows(bench.output, bench.staged(scales.name), first, count),
-        )
-        before = plane_rows(bench, source, order[first : first + count])
-        differing += sum(int(np.count_nonzero(a != b)) for a, b in zip(written, before, strict=True))
+        written = (stored_rows(bench.output, bench.staged(spec.name), first, count) for spec in (codes, scales))
+        before = gathered(bench.desk.reader, unit.weight, order[first : first + count])
+        differing += differing_blocks(before.reshape(-1, 36), *(plane.reshape(-1) for plane in written))
     faults = [_broken(codes.name, "does not hold the planes of its source", differing=differing)] if differing else []
     for spec, ref in zip(scalars, (unit.scale, unit.input_scale), strict=False):
         stored = int.from_bytes(bench.output.bytes_of(spec.name), "little")

@@ -80,6 +80,10 @@ def widened(bits: NDArray[Any], dtype: str) -> Floats:
     return bits.view(np.float32)
 
 
+PIECE = 1 << 15
+"""Elements that are rounded at a time, so that what lies between stays in the cache."""
+
+
 def narrowed(values: Floats, dtype: str) -> NDArray[Any]:
     """Storage bits of FP32 values rounded once, ties to even; NaN becomes the quiet NaN of the type."""
     if dtype == "F32":
@@ -88,10 +92,17 @@ def narrowed(values: Floats, dtype: str) -> NDArray[Any]:
         with np.errstate(over="ignore", under="ignore"):
             half: NDArray[Any] = values.astype(np.float16).view(np.uint16)
         return np.where(np.isnan(values), np.uint16(0x7E00), half)
-    words = np.ascontiguousarray(values).view(np.uint32)
-    even = (words >> np.uint32(16)) & np.uint32(1)
-    rounded = ((words.astype(np.uint64) + 0x7FFF + even) >> np.uint64(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+    words = np.ascontiguousarray(values).reshape(-1).view(np.uint32)
+    out = np.empty(words.size, np.uint16)
+    for first in range(0, words.size, PIECE):
+        some, place = words[first : first + PIECE], slice(first, first + PIECE)
+        even = (some >> np.uint32(16)) & np.uint32(1)
+        # only NaN can wrap, and those get their bits afterwards
+        out[place] = (some + (np.uint32(0x7FFF) + even)) >> np.uint32(16)
+        nan = (some & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        if nan.any():
+            out[place][nan] = 0x7FC0
+    return out.reshape(values.shape)
 
 
 def _exact(global_bits: int, sense: str) -> tuple[Integers, NDArray[np.bool_], Integers]:

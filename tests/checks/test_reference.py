@@ -118,3 +118,15 @@ def test_plane_tables_describe_their_values(bits: int, stored: str | None) -> No
             assert top < Fraction(float(np.nextafter(tables.tops[scale], np.float32(np.inf))))
         first = next((code for code in range(8) if tables.values[scale, code] != 0), 8)
         assert tables.starts[scale] == first
+
+
+def test_rounding_to_bf16_in_pieces_is_that_of_fractions() -> None:
+    random = np.random.default_rng(3)
+    bits = random.integers(0, 1 << 32, 70_000, dtype=np.uint64).astype(np.uint32)
+    bits[:8] = (0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x00018000, 0x00008000)
+    made = reference.narrowed(bits.view(np.float32), "BF16")
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    assert (made[nan] == 0x7FC0).all()
+    whole, rest = bits[~nan] >> 16, bits[~nan] & 0xFFFF
+    up = (rest > 0x8000) | ((rest == 0x8000) & (whole & 1 == 1))
+    assert np.array_equal(made[~nan], (whole + up).astype(np.uint16))

@@ -8,6 +8,7 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from convertkit.dtypes import BLOCK_TYPES
+from convertkit.grids.dense import cast
 from convertkit.grids.ggml.decode import decode_rows
 from convertkit.grids.ggml.encode import encode_rows
 from convertkit.grids.ggml.nvfp4 import join_planes, split_planes
@@ -88,3 +89,9 @@ def test_ggufs_values_of_nvfp4_blocks_are_code_times_scale() -> None:
     expected = e2m1[elements] * np.repeat(e4m3, 16, axis=1)
     theirs = quants.dequantize(join_planes(codes, scales), GGMLQuantizationType.NVFP4)
     assert np.array_equal(theirs, expected.astype(np.float32))
+
+
+def test_many_values_are_rounded_to_bf16_as_few_are() -> None:
+    random = np.random.default_rng(5)
+    bits = random.integers(0, 1 << 32, (70, 1024), dtype=np.uint64).astype(np.uint32)
+    assert np.array_equal(encode_rows(bits, "F32", "BF16"), cast(bits, "F32", "BF16").view(np.uint8))

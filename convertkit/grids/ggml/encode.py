@@ -14,6 +14,9 @@ from convertkit.dtypes import BLOCK_TYPES
 from convertkit.grids.dense import cast, to_float32
 from convertkit.grids.ggml.types import K_TYPES
 
+FEW = 1 << 16
+"""Elements below which no compiled loop is loaded for a cast."""
+
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """ggml 0.25.3 ``kvalues_mxfp4``: twice the E2M1 values, with scales halved."""
 
@@ -26,7 +29,7 @@ def encode_rows(values: NDArray[Any], from_dtype: str, to_dtype: str) -> NDArray
     """
     rows = values.shape[0]
     if to_dtype not in BLOCK_TYPES:
-        return np.ascontiguousarray(cast(values, from_dtype, to_dtype)).view(np.uint8).reshape(rows, -1)
+        return np.ascontiguousarray(_dense(values, from_dtype, to_dtype)).view(np.uint8).reshape(rows, -1)
     floats = float32_rows(values, from_dtype)
     if to_dtype in K_TYPES:
         from convertkit.grids.ggml.k_quants import encode_k
@@ -37,6 +40,17 @@ def encode_rows(values: NDArray[Any], from_dtype: str, to_dtype: str) -> NDArray
     out = np.empty((blocks.shape[0], block.bits // 8), np.uint8)
     _encode_blocks(blocks, to_dtype, out)
     return out.reshape(rows, -1)
+
+
+def _dense(values: NDArray[Any], from_dtype: str, to_dtype: str) -> NDArray[Any]:
+    """``grids.dense.cast``, by a compiled loop where that is worth loading."""
+    if (from_dtype, to_dtype) != ("F32", "BF16") or values.size < FEW:
+        return cast(values, from_dtype, to_dtype)
+    from convertkit.grids.ggml import kernels
+
+    out = np.empty(values.shape, np.uint16)
+    kernels.narrow_to_bf16(np.ascontiguousarray(values).reshape(-1).view(np.uint32), out.reshape(-1))
+    return out
 
 
 def float32_rows(values: NDArray[Any], from_dtype: str) -> NDArray[np.float32]:

@@ -26,6 +26,16 @@ def widen_bf16(bits: Any, out: Any) -> None:
         out[i] = np.uint32(bits[i]) << np.uint32(16)
 
 
+@compiled(types.void, read(types.uint32, 1), write(types.uint16, 1))
+def narrow_to_bf16(bits: Any, out: Any) -> None:
+    """BF16 bits of FP32 bits, rounded to nearest, ties to even; NaN stays NaN, made quiet."""
+    for i in range(bits.size):
+        word = bits[i]
+        rounded = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[i] = np.uint16((word >> np.uint32(16)) | np.uint32(0x40)) if nan else np.uint16(rounded)
+
+
 @compiled(types.void, read(types.float32, 2), write(types.float32, 1), write(types.uint8, 2))
 def q8_0(values: Any, scales: Any, out: Any) -> None:
     """Scale amax/127; codes rounded half away from zero, at bytes 2 to 33."""

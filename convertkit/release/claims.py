@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from convertkit.containers.strict_json import parse_json
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.release.manifest_reader import read_manifest
 from convertkit.release.paths import MANIFEST, SUMS, folder_of, join, path_fault
+from convertkit.release.provenance import PROVENANCE
 from convertkit.release.sums import read_sums
 
 REPORTS = (
@@ -33,11 +34,16 @@ def check_claims(root: Path, paths: Iterable[str], stated: Mapping[str, str], *,
     rows of reports, not only their envelopes.
     """
     findings: list[Finding] = []
+    paths = tuple(paths)
     for path in paths:
         name, folder = path.rpartition("/")[2], folder_of(path)
         try:
             if name in REPORTS:
-                findings.extend(_check_report(root, path, stated, rows))
+                findings.extend(_check_report(root, path, stated, rows, frozenset(paths)))
+            elif name == PROVENANCE:
+                from convertkit.release.release_claims import provenance_faults
+
+                findings.extend(provenance_faults(root, path, stated))
             elif folder and name in (MANIFEST, SUMS):
                 findings.extend(_check_nested(root, path, stated))
         except ConvertError as error:
@@ -45,7 +51,9 @@ def check_claims(root: Path, paths: Iterable[str], stated: Mapping[str, str], *,
     return findings
 
 
-def _check_report(root: Path, path: str, stated: Mapping[str, str], rows: bool) -> Iterable[Finding]:
+def _check_report(
+    root: Path, path: str, stated: Mapping[str, str], rows: bool, sound: Collection[str]
+) -> Iterable[Finding]:
     """A report of ours must follow its schema and be about the files that lie beside it."""
     document = parse_json(read_small(root, path), path)
     if not isinstance(document, dict) or not str(document.get("schema")).startswith(OURS):
@@ -54,7 +62,7 @@ def _check_report(root: Path, path: str, stated: Mapping[str, str], rows: bool) 
     if faults:
         yield from faults
         return
-    yield from _count_faults(root, path, document)
+    yield from _count_faults(root, path, document, stated, sound)
     for claim in _claimed(document):
         yield from _check_claim(path, claim, stated)
     if document.get("verdict") == "fail":
@@ -66,10 +74,22 @@ COUNTED = ("tensors", "expanded", "respelled", "elements", "differing", "unrecov
 """Counts in the summary of a DEQUANT_REPORT that its rows add up to."""
 
 
-def _count_faults(root: Path, path: str, document: Mapping[str, Any]) -> Iterable[Finding]:
+def _count_faults(
+    root: Path, path: str, document: Mapping[str, Any], stated: Mapping[str, str], sound: Collection[str]
+) -> Iterable[Finding]:
     """A summary must be the sum of its rows, so that an edited one is noticed even under a new manifest."""
-    if not path.endswith("DEQUANT_REPORT.json"):
-        return
+    from convertkit.release.release_claims import gate_faults, release_faults
+
+    name = path.rpartition("/")[2]
+    if name == "RELEASE_REPORT.json":
+        yield from release_faults(root, path, stated, sound)
+    elif name == "FIDELITY_GATE.json":
+        yield from gate_faults(root, path)
+    elif name == "DEQUANT_REPORT.json":
+        yield from _expansion_faults(root, path, document)
+
+
+def _expansion_faults(root: Path, path: str, document: Mapping[str, Any]) -> Iterable[Finding]:
     from convertkit.release.rows import dequant_summary
     from convertkit.release.summary import read_report
 

@@ -82,7 +82,7 @@ def variant_row(
         "weights": weights,
         "reports": [{"name": name, "verdict": reports[name]["verdict"]} for name in sorted(reports)],
         "expansion": None if expansion is None else expansion_of(expansion),
-        "fidelity": None if gate is None else _plain(gate["summary"]["whole"]),
+        "fidelity": None if gate is None else plain(gate["summary"]["whole"]),
         "on_grid": None if gate is None else grid_of(gate.get("rows", ())),
         "codes": None if codes is None else list(codes),
     }
@@ -106,7 +106,7 @@ def grid_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
     }
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if not isinstance(value, Mapping)}
 
 

@@ -9,27 +9,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from convertkit import __version__
 from convertkit.checks.engines import audit_engines
-from convertkit.checks.fidelity import DEFAULT_LIMITS
+from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, metrics, total
+from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.target import read_target
-from convertkit.containers.folder import open_any
+from convertkit.containers.files import read_small
+from convertkit.containers.folder import open_any, open_checkpoint
+from convertkit.containers.reader import Reader
 from convertkit.conversion.identify import identify
+from convertkit.conversion.stop import Stop
+from convertkit.conversion.survey import Desk
+from convertkit.conversion.tiles import Buffers
 from convertkit.engines.rules import parse_engine
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.progress import Progress
-from convertkit.release.paths import folder_of
-from convertkit.release.summary import AUDIT, EXPANSION, GATE, RELEASE_REPORT, read_report
+from convertkit.release.page import render_page
+from convertkit.release.page_parts import text
+from convertkit.release.paths import folder_of, join
+from convertkit.release.summary import AUDIT, EXPANSION, GATE, RELEASE_REPORT, read_report, read_view
 from convertkit.verbs.audit import audit
 from convertkit.verbs.gate import gate
+from convertkit.workers import worker_count
 
 UNLIMITED: Mapping[str, float | None] = dict.fromkeys(DEFAULT_LIMITS)
 DTYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 AUDITED = ("layout", "kind", "dialect", "tensors", "packed_linears", "dense_linears", "fused_groups", "errors")
 MEASURED = ("elements", "changed", "flushed_blocks", "saturated", "rel_rms", "sqnr_db", "cosine", "max_abs_error")
+PAGE = "REPORT.html"
 TOLERANCE = 1e-6
 """Relative; two checkers add the same squares in different tiles. Counts must be equal."""
 
@@ -52,11 +63,12 @@ def recompute(
 ) -> Recomputed:
     """Compute every report among ``paths`` anew. Codes: E_RECOMPUTE, W_NOT_RECOMPUTED, and those of a source or pack
     that cannot be read."""
-    reports = {path: read_report(root, path) for path in sorted(paths) if path.rpartition("/")[2] in MAKERS}
+    asked = [path for path in sorted(paths) if path.rpartition("/")[2] in MAKERS]
+    reports = {path: read_report(root, path) for path in asked if not path.endswith(PAGE)}
     work = Work(root, reports, source, target_model, workers, progress)
     done: list[str] = []
     findings: list[Finding] = []
-    for path in reports:
+    for path in asked:
         try:
             found = list(MAKERS[path.rpartition("/")[2]](work, path))
         except ConvertError as error:
@@ -143,16 +155,28 @@ def _gated(work: Work, path: str) -> Iterator[Finding]:
         yield _not_done(path, "what the pack was made from is not here", "--source SRC")
         return
     reference = work.root / inside if inside is not None else Path(work.source or "")
-    found = gate(work.root / folder, reference, limits=UNLIMITED, workers=work.workers, progress=work.progress)
-    rows = {row["name"]: row["metrics"] for row in found.rows if row["scope"] == "tensor" and "metrics" in row}
-    for row in report.get("rows", ()):
-        if row["scope"] != "tensor" or "metrics" not in row:
-            continue
+    rows = [row for row in report.get("rows", ()) if "metrics" in row]
+    names = [row["name"] for row in rows if row["scope"] == "tensor"]
+    tallies = _tallies(work, work.root / folder, reference, names, report["summary"].get("stored"))
+    for row in rows:
+        members = {"tensor": [row["name"]], "group": row.get("members", ()), "whole": names}[row["scope"]]
+        found = metrics(total(tallies.get(name, Tally()) for name in members))
         for key in MEASURED:
-            mine, theirs = rows.get(row["name"], {}).get(key), row["metrics"].get(key)
-            if not _same(mine, theirs):
-                yield _differs(path, f"{key} of '{shown(row['name'])}'", theirs, mine)
+            if key in row["metrics"] and not _same(found.get(key), row["metrics"][key]):
+                yield _differs(path, f"{key} of '{shown(row['name'])}'", row["metrics"][key], found.get(key))
                 break
+
+
+def _tallies(work: Work, pack: Path, reference: Path, names: Sequence[str], stored: str | None) -> dict[str, Tally]:
+    """What the named weights of a pack lost, by name; those that have no counterpart are missing."""
+    theirs, mine = open_checkpoint(reference), open_checkpoint(pack)
+    left, right = weights_of(theirs), weights_of(mine)
+    both = [name for name in names if name in left and name in right and left[name].shape == right[name].shape]
+    with Reader(theirs) as one, Reader(mine) as two:
+        desks = Desk(one, Stop(), work.progress, Buffers()), Desk(two, Stop(), work.progress, Buffers())
+        pairs = [(left[name], right[name]) for name in both]
+        found = compare_checkpoints(desks, pairs, worker_count(work.workers), stored)
+    return {item.name: item.tally for item in found if item.tally is not None}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -181,5 +205,23 @@ def _released(work: Work, path: str) -> Iterator[Finding]:
             yield _differs(path, f"{row['title']} with {row['variant']}", row["verdict"], view["verdict"])
 
 
-MAKERS = {EXPANSION: _expansion, AUDIT: _audited, GATE: _gated, RELEASE_REPORT: _released}
+def _page(work: Work, path: str) -> Iterator[Finding]:
+    """The page of a release, rendered once more from its reports; files that came after it are not looked for in it."""
+    base = folder_of(path)
+    release = work.reports.get(join(base, RELEASE_REPORT))
+    if release is None:
+        yield _not_done(path, "only the page of a release is made anew")
+        return
+    if release["tool"]["version"] != __version__:
+        yield _not_done(path, f"it was made by convertkit {shown(release['tool']['version'])}")
+        return
+    written = read_small(work.root, path)
+    view = read_view(work.root / base)
+    listed = tuple(file for file in view.files if f">{text(file.path)}<".encode() in written)
+    if render_page(replace(view, files=listed)) != written:
+        yield finding("E_RECOMPUTE", "error", "the page is not what the reports show", file=path,
+                      fix="make it anew with `convertkit report`")  # fmt: skip
+
+
+MAKERS = {EXPANSION: _expansion, AUDIT: _audited, GATE: _gated, RELEASE_REPORT: _released, PAGE: _page}
 """By name of the report."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -124,7 +125,119 @@ def test_an_edited_summary_is_caught_under_a_new_manifest(out: Path) -> None:
     report.write_text(json.dumps(document))
     manifest(out / "bf16")
     manifest(out)
-    assert codes(out) == {"E_REPORT_COUNTS"}
+    assert codes(out) == {"E_REPORT_COUNTS", "E_REPORT_BYTES"}
+
+
+def change(path: Path, edit_: Callable[[Any], object]) -> None:
+    document = json.loads(path.read_bytes())
+    edit_(document)
+    path.write_text(json.dumps(document))
+
+
+def swap(one: Path, other: Path) -> None:
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def from_lossy(name: str) -> Callable[[Path, Path], object]:
+    return lambda out, lossy: shutil.copyfile(lossy / name, out / name)
+
+
+Change = Callable[[Path, Path], object]
+REMADE: dict[str, Change] = {
+    "gate of another release": from_lossy("FIDELITY_GATE.json"),
+    "release report of another": from_lossy("RELEASE_REPORT.json"),
+    "provenance of another": from_lossy("PROVENANCE.intoto.json"),
+    "weights of another": from_lossy("model.safetensors"),
+    "audits exchanged": lambda out, _: swap(out / "LOAD_SHAPE_AUDIT.json", out / "bf16/LOAD_SHAPE_AUDIT.json"),
+    "folder of another": lambda out, lossy: (
+        shutil.rmtree(out / "bf16"),
+        shutil.copytree(lossy / "bf16", out / "bf16"),
+    ),
+    "folder gone": lambda out, _: shutil.rmtree(out / "bf16"),
+    "report gone": lambda out, _: (out / "FIDELITY_GATE.json").unlink(),
+    "a size": lambda out, _: change(out / "RELEASE_REPORT.json", lambda d: d["rows"][0].update(size_bytes=1)),
+    "differing": lambda out, _: change(
+        out / "RELEASE_REPORT.json", lambda d: d["rows"][0]["on_grid"].update(differing=5)
+    ),
+    "histogram": lambda out, _: change(out / "RELEASE_REPORT.json", lambda d: d["rows"][0]["codes"].reverse()),
+    "an engine": lambda out, _: change(
+        out / "RELEASE_REPORT.json", lambda d: d["summary"]["engines"][0].update(verdict="unknown")
+    ),
+    "sqnr": lambda out, _: change(
+        out / "FIDELITY_GATE.json", lambda d: d["summary"]["whole"].update(sqnr_db=99.0)
+    ),
+    "a verdict": lambda out, _: change(out / "FIDELITY_GATE.json", lambda d: d.update(verdict="fail")),
+    "a plan": lambda out, _: change(out / "bf16/DEQUANT_REPORT.json", lambda d: d["plan"].update(fingerprint="0" * 64)),
+    "a subject": lambda out, _: change(
+        out / "PROVENANCE.intoto.json", lambda d: d["subject"][0]["digest"].update(sha256="0" * 64)
+    ),
+    "a source": lambda out, _: change(
+        out / "PROVENANCE.intoto.json",
+        lambda d: d["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"].update(sha256="0" * 64),
+    ),
+    "quantization": lambda out, _: change(out / "hf_quant_config.json", lambda d: d.update(x=1)),
+    "config below": lambda out, _: change(out / "bf16/config.json", lambda d: d.update(block_size=3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REMADE)
+def test_what_was_changed_under_new_manifests_is_caught(made: Path, out: Path, name: str) -> None:
+    REMADE[name](out, made / "lossy" / "out")
+    for folder in (out / "bf16", out):
+        if folder.is_dir():
+            manifest(folder)
+    assert codes(out) & {"E_REPORT_BYTES", "E_REPORT_COUNTS"}
+    assert verify(out).status == 1
+
+
+def test_another_source_in_the_manifest_is_caught(out: Path) -> None:
+    change(out / "MANIFEST.json", lambda d: d["source"]["files"][-1].update(sha256="0" * 64))
+    lines = (out / "SHA256SUMS").read_text().splitlines()
+    digest = hashlib.sha256((out / "MANIFEST.json").read_bytes()).hexdigest()
+    lines = [f"{digest}  MANIFEST.json" if line.endswith("  MANIFEST.json") else line for line in lines]
+    (out / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    assert codes(out) == {"E_REPORT_BYTES"}
+
+
+@pytest.mark.parametrize("text", ["122,881", "122,880</body><script>1</script>"])
+def test_another_page_is_caught_by_recomputing(out: Path, text: str) -> None:
+    edit(out / "REPORT.html", "122,880", text)
+    manifest(out)
+    assert codes(out, card=True) == set()
+    assert codes(out, recompute=True) == {"E_RECOMPUTE"}
+
+
+def test_files_that_came_later_are_no_fault_of_the_page(out: Path) -> None:
+    (out / "NOTES.md").write_text("new")
+    manifest(out)
+    found = verify(out, recompute=True)
+    assert found.status == 0
+    assert "REPORT.html" in found.summary["recomputed"]
+
+
+@pytest.mark.parametrize(
+    "change_",
+    [
+        lambda out: os.rename(out / "model.safetensors", out / "Model.safetensors"),
+        lambda out: os.rename(out / "bf16", out / "BF16"),
+        lambda out: (out / "README.MD").write_text("x"),
+        lambda out: (out / "more").mkdir() or (out / "more" / "x").write_text(""),
+        lambda out: (os.rename(out / "bf16", out.parent / "away"), os.symlink("../away", out / "bf16")),
+    ],
+)  # fmt: skip
+def test_names_are_exact(out: Path, change_: Callable[[Path], object]) -> None:
+    change_(out)
+    assert "E_FILE_EXTRA" in codes(out)
+    assert verify(out).status == 1
+
+
+def test_a_link_that_leads_out_is_caught(out: Path) -> None:
+    os.rename(out / "model.safetensors", out.parent / "model.safetensors")
+    os.symlink("../model.safetensors", out / "model.safetensors")
+    assert verify(out).status == 3
+    assert "E_PATH_ESCAPE" in codes(out)
 
 
 def test_other_weights_under_reports_that_fit_them_are_caught_by_recomputing(out: Path) -> None:
@@ -140,6 +253,10 @@ def test_other_weights_under_reports_that_fit_them_are_caught_by_recomputing(out
     after = hashlib.sha256(data).hexdigest()
     for path in (*out.rglob("*.json"), *out.rglob("README.md")):
         path.write_text(path.read_text().replace(before, after))
+    statement = out / "PROVENANCE.intoto.json"
+    for item in json.loads(statement.read_bytes())["predicate"]["runDetails"]["byproducts"]:
+        digest = hashlib.sha256((out / item["name"]).read_bytes()).hexdigest()
+        statement.write_text(statement.read_text().replace(item["digest"]["sha256"], digest))
     for name in (out / "bf16", out):
         (name / "MANIFEST.json").unlink()
         (name / "SHA256SUMS").unlink()

@@ -151,10 +151,7 @@ REMADE: dict[str, Change] = {
     "provenance of another": from_lossy("PROVENANCE.intoto.json"),
     "weights of another": from_lossy("model.safetensors"),
     "audits exchanged": lambda out, _: swap(out / "LOAD_SHAPE_AUDIT.json", out / "bf16/LOAD_SHAPE_AUDIT.json"),
-    "folder of another": lambda out, lossy: (
-        shutil.rmtree(out / "bf16"),
-        shutil.copytree(lossy / "bf16", out / "bf16"),
-    ),
+    "folder of another": lambda out, lossy: shutil.copytree(lossy / "bf16", out / "bf16", dirs_exist_ok=True),
     "folder gone": lambda out, _: shutil.rmtree(out / "bf16"),
     "report gone": lambda out, _: (out / "FIDELITY_GATE.json").unlink(),
     "a size": lambda out, _: change(out / "RELEASE_REPORT.json", lambda d: d["rows"][0].update(size_bytes=1)),
@@ -217,14 +214,24 @@ def test_files_that_came_later_are_no_fault_of_the_page(out: Path) -> None:
     assert "REPORT.html" in found.summary["recomputed"]
 
 
+def add_folder(out: Path) -> None:
+    (out / "more").mkdir()
+    (out / "more" / "x").write_text("")
+
+
+def link_away(out: Path) -> None:
+    os.rename(out / "bf16", out.parent / "away")
+    os.symlink("../away", out / "bf16")
+
+
 @pytest.mark.parametrize(
     "change_",
     [
         lambda out: os.rename(out / "model.safetensors", out / "Model.safetensors"),
         lambda out: os.rename(out / "bf16", out / "BF16"),
         lambda out: (out / "README.MD").write_text("x"),
-        lambda out: (out / "more").mkdir() or (out / "more" / "x").write_text(""),
-        lambda out: (os.rename(out / "bf16", out.parent / "away"), os.symlink("../away", out / "bf16")),
+        add_folder,
+        link_away,
     ],
 )  # fmt: skip
 def test_names_are_exact(out: Path, change_: Callable[[Path], object]) -> None:

@@ -131,3 +131,43 @@ def test_classes_that_hold_the_input_first_are_the_ones_we_refuse(config: str, m
         source = write(tmp_path / f"s{len(hidden)}", stacks, {"model_type": stated.model_type, **hidden})
         with pytest.raises(ConvertError, match="E_LAYOUT_SHAPE"):
             repair(source, tmp_path / "out", RepairRequest(split=("experts",)))
+
+
+def test_what_modelopt_writes_for_experts_in_one_tensor_is_named_and_refused(tmp_path: Path) -> None:
+    """gpt-oss, W4A4: the input comes first in codes and block scales, one global scale stands for all experts."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    mtq = pytest.importorskip("modelopt.torch.quantization")
+    from modelopt.torch.export import export_hf_checkpoint
+
+    config = transformers.GptOssConfig(
+        hidden_size=32, num_local_experts=2, num_hidden_layers=1, vocab_size=64, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=16, intermediate_size=48, architectures=["GptOssForCausalLM"],
+    )  # fmt: skip
+    model = transformers.GptOssForCausalLM(config).to(torch.bfloat16)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.linspace(-0.02, 0.03 + number / 1000, parameter.numel()).reshape(parameter.shape))
+    model = mtq.quantize(model, mtq.NVFP4_DEFAULT_CFG, lambda made: made(torch.arange(8).reshape(1, 8)))
+    export_hf_checkpoint(model, export_dir=tmp_path / "export")
+    home = "model.layers.0.mlp.experts."
+    found = {
+        name.removeprefix(home): (ref.spec.dtype, ref.spec.shape)
+        for name, ref in open_checkpoint(tmp_path / "export").tensors.items()
+        if name.startswith(home) and "_bias" not in name
+    }
+    assert found == {
+        "gate_up_proj": ("U8", (2, 16, 96)),
+        "gate_up_proj_weight_scale": ("F8_E4M3", (2, 2, 96)),
+        "gate_up_proj_weight_scale_2": ("F32", ()),
+        "gate_up_proj_input_scale": ("F32", ()),
+        "down_proj": ("U8", (2, 24, 32)),
+        "down_proj_weight_scale": ("F8_E4M3", (2, 3, 32)),
+        "down_proj_weight_scale_2": ("F32", ()),
+        "down_proj_input_scale": ("F32", ()),
+    }
+    with pytest.raises(ConvertError, match="E_PACK_STACKED") as caught:
+        dequant(tmp_path / "export", tmp_path / "out")
+    assert all(item.data["transposed"] for item in caught.value.findings)
+    with pytest.raises(ConvertError, match="E_LAYOUT_SHAPE"):
+        repair(tmp_path / "export", tmp_path / "out", RepairRequest(split=("experts",)))

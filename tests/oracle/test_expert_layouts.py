@@ -141,8 +141,9 @@ def test_what_modelopt_writes_for_experts_in_one_tensor_is_named_and_refused(tmp
     from modelopt.torch.export import export_hf_checkpoint
 
     config = transformers.GptOssConfig(
-        hidden_size=32, num_local_experts=2, num_hidden_layers=1, vocab_size=64, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=16, intermediate_size=48, architectures=["GptOssForCausalLM"],
+        hidden_size=32, num_local_experts=2, num_experts_per_tok=1, num_hidden_layers=1, vocab_size=64,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=16, intermediate_size=48,
+        architectures=["GptOssForCausalLM"],
     )  # fmt: skip
     model = transformers.GptOssForCausalLM(config).to(torch.bfloat16)
     with torch.no_grad():

@@ -205,7 +205,7 @@ def _place(cursor: Cursor, entries: Sequence[tuple[TensorSpec, int]], alignment:
         _check_zeros(cursor, end, start)
         tensors[spec.name] = TensorRef(spec, cursor.name, start)
         end = start + spec.size_bytes
-    if cursor.size >= end + alignment:
+    if cursor.size not in (end, _padded(end, alignment)):  # writers pad the last tensor or they do not
         raise cursor.fault("E_GGUF_TRAILING", f"{cursor.size - end:,} bytes after the last tensor", offset=end)
     _check_zeros(cursor, end, cursor.size)
     return tensors

@@ -22,6 +22,7 @@ from convertkit.dtypes import BLOCK_TYPES, FLOATS
 from convertkit.errors import Finding, finding, refusal
 from convertkit.grids.ggml.types import DECODED_TYPES
 from convertkit.layouts.drafters import DRAFTERS
+from convertkit.layouts.gguf_kinds import kind_findings
 from convertkit.layouts.gguf_names import (
     ARCHS,
     GENERATED_GGUF,
@@ -79,6 +80,7 @@ def open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:
     if arch is None:
         what = name.value if isinstance(name, Scalar) else "?"
         raise refusal("E_ARCH", f"the architecture '{what}' is not converted", fix=f"one of: {', '.join(ARCHS)}")
+    raise_all(kind_findings(arch.name, source.metadata))
     layers = source.metadata.get(f"{arch.name}.block_count")
     if not isinstance(layers, Scalar) or not 1 <= int(layers.value) <= len(source.tensors):
         raise refusal("E_GGUF_METADATA", "the number of layers is missing or larger than that of tensors", status=3,
@@ -178,6 +180,10 @@ def _weight(
     if dtype not in (*FLOATS, *DECODED_TYPES, "NVFP4"):
         message = f"{dtype} blocks are not decoded"
         return [], [finding("E_UNSUPPORTED_QUANT", "error", message, tensor=ref.spec.name)]
+    rank = {"f32": len(ref.spec.shape)}.get(rule.treatment, 3 if rule.stacked else 2)
+    if len(ref.spec.shape) != rank:
+        message = f"shape {list(ref.spec.shape)}; it has {rank} dimensions"
+        return [], [finding("E_LAYOUT_SHAPE", "error", message, tensor=ref.spec.name)]
     heads = _heads(config, rule.heads) if rule.heads else 0
     order: Order = "deinterleave" if rule.heads else "keep"
     if rule.heads and (not heads or ref.spec.shape[0] % (2 * heads)):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import metrics
 from convertkit.checks.gguf_file import file_findings
+from convertkit.checks.gguf_written import written_findings
 from convertkit.checks.verify import Evidence
+from convertkit.conversion.identify import identify
+from convertkit.errors import Finding
 from convertkit.grids.ggml.types import K_TYPES
 from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import report_of
@@ -26,7 +29,7 @@ def gguf_report(*, written: bool) -> Reporter:
 
     def report(case: Case) -> Report:
         rows = [row for item in case.evidence for row in _rows(case, item)]
-        found = list(file_findings(case.output)) if written else []
+        found = list(_written(case)) if written else []
         types = Counter(str(row["dtype"]) for row in rows)
         summary = {
             "tensors": len(rows),
@@ -39,6 +42,13 @@ def gguf_report(*, written: bool) -> Reporter:
         return replace(made, findings=tuple(found))
 
     return report
+
+
+def _written(case: Case) -> Iterator[Finding]:
+    """What is wrong with the staged file by itself, and beside what its source means."""
+    source = case.plan.source
+    yield from file_findings(case.output)
+    yield from written_findings(source, identify(source), case.output)
 
 
 def _encoder(types: Mapping[str, int]) -> dict[str, str] | None:

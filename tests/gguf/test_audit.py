@@ -14,7 +14,10 @@ from convertkit.containers.folder import open_any
 from convertkit.containers.gguf import encode_gguf_header
 from convertkit.containers.gguf_values import Scalar, Value, numbers, u32
 from convertkit.containers.reader import Reader
+from convertkit.conversion import gguf_planner
+from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
+from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.inspect import inspect
 from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import DRAFTERS, KINDS, write_model
@@ -115,6 +118,8 @@ WRONG: dict[str, tuple[str, Callable[[Metadata, Tensors], None], str]] = {
     "target layers of 64 bits": ("dflash", with_layers("dflash", "i64", 2, 4), "E_GGUF_METADATA"),
     "one target layer too many": ("dflash", with_layers("dflash", "i32", 1, 2, 4), "E_LAYOUT_SHAPE"),
     "block size of another type": ("dflash", with_key("dflash.block_size", Scalar("i32", 8)), "E_GGUF_METADATA"),
+    "a mask token that is no number": (
+        "dflash", with_key("tokenizer.ggml.mask_token_id", Scalar("f32", float("nan"))), "E_GGUF_METADATA"),
     "no layer count": ("dflash", without("dflash.block_count"), "E_GGUF_METADATA"),
     "a norm in BF16": ("dflash", retyped("blk.0.attn_norm.weight", "BF16", 2), "E_LAYOUT_DTYPE"),
     "a norm in F16": ("llama", retyped("output_norm.weight", "F16", 2), "E_LAYOUT_DTYPE"),
@@ -143,3 +148,77 @@ def test_the_audit_names_it(what: str, files: Path, tmp_path: Path) -> None:
     result = audit(save(tmp_path / "x.gguf", metadata, tensors), scan=True)
     assert code in {item.code for item in result.findings if item.severity == "error"}
     assert result.status == 1
+
+
+def of_type(dtype: str) -> Callable[[Metadata, Tensors], None]:
+    def change(metadata: Metadata, tensors: Tensors) -> None:
+        spec = TensorSpec("blk.0.ffn_down.weight", dtype, tensors["blk.0.ffn_down.weight"][0].shape)
+        tensors[spec.name] = spec, bytes(spec.size_bytes)
+
+    return change
+
+
+def test_a_scan_says_what_it_cannot_read(files: Path, tmp_path: Path) -> None:
+    metadata, tensors = load(files / "dflash.gguf")
+    of_type("Q8_K")(metadata, tensors)
+    result = audit(save(tmp_path / "x.gguf", metadata, tensors), scan=True)
+    assert "E_UNSUPPORTED_QUANT" in {item.code for item in result.findings}
+
+
+def with_dimension(name: str) -> Callable[[Metadata, Tensors], None]:
+    def change(metadata: Metadata, tensors: Tensors) -> None:
+        spec, data = tensors[name]
+        tensors[name] = TensorSpec(name, spec.dtype, (*spec.shape[:-1], 1, spec.shape[-1])), data
+
+    return change
+
+
+UNREADABLE: dict[str, tuple[str, Callable[[Metadata, Tensors], None], str]] = {
+    "rope that is no number": ("llama", with_key("llama.rope.freq_base", Scalar("f32", float("nan"))),
+                               "E_GGUF_METADATA"),
+    "an infinite eps": ("dflash", with_key("dflash.attention.layer_norm_rms_epsilon", Scalar("f32", float("inf"))),
+                        "E_GGUF_METADATA"),
+    "heads as a list": ("qwen3", with_key("qwen3.attention.head_count", numbers("u32", [4, 4])), "E_GGUF_METADATA"),
+    "a token that is text": ("llama", with_key("tokenizer.ggml.eos_token_id", Scalar("str", "x")), "E_GGUF_TOKENIZER"),
+    "layers that are floats": ("eagle3", with_layers("eagle3", "f32", 1, 2, 3), "E_GGUF_METADATA"),
+    "windows that are numbers": ("dflash", with_key("dflash.attention.sliding_window_pattern", numbers("i32", [1, 0])),
+                                 "E_GGUF_METADATA"),
+    "a matrix of three dimensions": ("llama", with_dimension("blk.0.attn_q.weight"), "E_LAYOUT_SHAPE"),
+    "blocks that are never stored": ("dflash", of_type("Q8_K"), "E_UNSUPPORTED_QUANT"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_the_way_back_refuses_it(what: str, files: Path, tmp_path: Path) -> None:
+    kind, change, code = UNREADABLE[what]
+    metadata, tensors = load(files / f"{kind}.gguf")
+    change(metadata, tensors)
+    with pytest.raises(ConvertError) as caught:
+        from_gguf(save(tmp_path / "x.gguf", metadata, tensors), tmp_path / "back")
+    assert code in {item.code for item in caught.value.findings}
+    assert not (tmp_path / "back").exists()
+
+
+SHIFTED: dict[str, tuple[str, str, Value]] = {
+    "layer ids that are not counted up": ("dflash", "dflash.target_layers", numbers("i32", [1, 3])),
+    "layer ids counted up twice": ("eagle3", "eagle3.target_layers", numbers("i32", [2, 4, 5])),
+    "another mask token": ("dspark", "tokenizer.ggml.mask_token_id", u32(499)),
+    "another block size": ("dflash2", "dflash.block_size", u32(16)),
+    "another causality": ("dflash", "dflash.attention.causal", Scalar("bool", True)),
+    "another rope": ("dflash", "dflash.rope.freq_base", Scalar("f32", 500000.0)),
+    "another order of norms": ("eagle3", "eagle3.norm_before_residual", Scalar("bool", True)),
+}
+
+
+@pytest.mark.parametrize("what", SHIFTED)
+def test_what_a_writer_would_say_wrongly_is_not_published(
+    what: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp loads such files and drafts worse in silence; the check compares them with the source's config."""
+    kind, key, value = SHIFTED[what]
+    right = gguf_planner._metadata
+    monkeypatch.setattr(gguf_planner, "_metadata", lambda *given: {**right(*given), key: value})
+    with pytest.raises(ConvertError) as caught:
+        to_gguf(files / kind, tmp_path / "x.gguf", target_model=files / "target")
+    assert {item.code for item in caught.value.findings} == {"E_GGUF_METADATA"}
+    assert not (tmp_path / "x.gguf").exists()

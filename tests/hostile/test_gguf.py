@@ -130,7 +130,8 @@ CASES = (
     tensor("name-twice", "E_GGUF_DUP_NAME", ONE, info("a.weight", [8], 0, 32), data=EIGHT * 2),
     Case("trailing", "E_GGUF_TRAILING", file(None, [ONE], EIGHT + bytes(32))),
     Case("padding-before", "E_GGUF_PADDING", file(None, [ONE], EIGHT, fill=b"\1")),
-    Case("padding-after", "E_GGUF_PADDING", file(None, [ONE], EIGHT + b"\1")),
+    Case("a-byte-after", "E_GGUF_TRAILING", file(None, [ONE], EIGHT + b"\1")),
+    Case("padding-after", "E_GGUF_PADDING", file(None, [info("a", [3], 0, 0)], EIGHT[:12] + bytes(19) + b"\1")),
     Case("name-empty", "E_GGUF_NAME", file(None, [info("", [8])], EIGHT)),
     Case("name-65", "E_GGUF_NAME", file(None, [info("n" * 65, [8])], EIGHT)),
     Case("name-utf8", "E_GGUF_UTF8", file(None, [info(b"a\xff", [8])], EIGHT)),
@@ -200,3 +201,16 @@ def test_numbers_in_the_metadata_are_not_believed(tmp_path: Path) -> None:
     assert main(["audit", str(path), "--quiet"]) == 1
     assert main(["from-gguf", str(path), str(tmp_path / "out"), "--quiet"]) == 3
     assert time.process_time() - began < 5
+
+
+def test_a_shifted_data_section_is_refused(tmp_path: Path) -> None:
+    """Four bytes too many before the data: every tensor would be read from the wrong place."""
+    data = file([ARCH], [ONE], EIGHT + EIGHT)
+    whole = file([ARCH], [ONE, info("b", [8], 0, 32)], EIGHT + EIGHT)
+    start = len(whole) - 64
+    path = tmp_path / "m.gguf"
+    for changed in (whole[:start] + bytes(4) + whole[start:], whole[:start] + whole[start + 4 :], data + bytes(4)):
+        path.write_bytes(changed)
+        with pytest.raises(ConvertError) as caught:
+            open_any(path)
+        assert caught.value.code in ("E_GGUF_TRAILING", "E_GGUF_TRUNCATED")

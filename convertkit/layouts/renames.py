@@ -23,6 +23,13 @@ FAMILY_LEAVES = frozenset(
 """Last names of the tensors that together are one layer: planes and scales of the dialects that convertkit reads or
 knows (ModelOpt, compressed-tensors, MLX, GPTQ, MXFP4, bitsandbytes). They move together."""
 
+STACK_LEAVES = (
+    *("weight_scale_2", "weight_global_scale", "weight_packed", "weight_scale", "weight"),
+    *("input_global_scale", "input_scale", "blocks", "scales", "bias"),
+)
+"""What follows the stem of a tensor that holds all experts (``gate_up_proj_weight_scale``); those tensors, and the bare
+stem, are together one layer too."""
+
 MAX_RUN = 3
 """Longest run of segments whose repetition is looked for: ``model.language_model`` twice is a run of two."""
 
@@ -173,31 +180,42 @@ def _collisions(names: Sequence[str], changed: Mapping[str, str]) -> list[Findin
 
 def _torn_families(names: Sequence[str], changed: Mapping[str, str]) -> Iterable[Finding]:
     """Layers of which some tensors would move and others not, or go to different places, or change their roles."""
-    touched = {name.rpartition(".")[0] for name in changed}
-    leaves: dict[str, list[str]] = {}
+    touched = {layer_of(name)[0] for name in changed}
+    layers: dict[str, list[str]] = {}
     for name in names:
-        module, _, leaf = name.rpartition(".")
-        if module in touched and leaf in FAMILY_LEAVES:
-            leaves.setdefault(module, []).append(leaf)
-    torn = {module: found for module, found in leaves.items() if len(found) > 1 and _is_torn(module, found, changed)}
+        module, leaf = layer_of(name)
+        if module in touched and leaf:
+            layers.setdefault(module, []).append(name)
+    torn = {module: found for module, found in layers.items() if len(found) > 1 and _is_torn(found, changed)}
     for family in families(torn).values():
         module = family.names[0]
-        parts = ", ".join(shown(changed.get(f"{module}.{leaf}", f"{module}.{leaf}")) for leaf in torn[module])
+        parts = ", ".join(shown(changed.get(name, name)) for name in torn[module])
         yield finding(
             "E_FAMILY_SPLIT",
             "error",
             f"{len(family.names)} x '{family.template}': the tensors of one layer would become {parts}",
-            tensor=f"{module}.{torn[module][0]}",
+            tensor=torn[module][0],
             fix="end the rule with {x} instead of the last name, so that all tensors of the layer move",
             data={"count": len(family.names), "modules": list(family.names[:MAX_LISTED])},
         )
 
 
-def _is_torn(module: str, leaves: Iterable[str], changed: Mapping[str, str]) -> bool:
+def layer_of(name: str) -> tuple[str, str]:
+    """The layer that a tensor belongs to and what it is there; "" if it may move alone."""
+    module, _, leaf = name.rpartition(".")
+    if leaf in FAMILY_LEAVES:
+        return module, leaf
+    if module.rpartition(".")[2] != "experts":
+        return module, ""
+    suffix = next((suffix for suffix in STACK_LEAVES if leaf.endswith("_" + suffix)), None)
+    return (name, "weight") if suffix is None else (name.removesuffix("_" + suffix), suffix)
+
+
+def _is_torn(names: Iterable[str], changed: Mapping[str, str]) -> bool:
     homes = set()
-    for leaf in leaves:
-        home, _, new_leaf = changed.get(f"{module}.{leaf}", f"{module}.{leaf}").rpartition(".")
-        if new_leaf != leaf:
+    for name in names:
+        home, new_leaf = layer_of(changed.get(name, name))
+        if new_leaf != layer_of(name)[1]:
             return True
         homes.add(home)
     return len(homes) > 1

@@ -214,3 +214,32 @@ def test_a_wrong_mapping_that_inverts_is_seen_against_a_reference() -> None:
     back = apply_rules(reversed_rules(rules), [there.new_name(name) for name in swapped])
     assert [back.new_name(there.new_name(name)) for name in swapped] == list(swapped)  # a round trip proves nothing
     assert apply_rules(likeness(swapped, right).rules, list(swapped)).names == there.names
+
+
+HOME = "model.layers.0.mlp.experts"
+STACK = [f"{HOME}.gate_up_proj", f"{HOME}.gate_up_proj_weight_scale", f"{HOME}.gate_up_proj_weight_scale_2"]
+
+
+@pytest.mark.parametrize("name", STACK)
+def test_the_planes_of_a_stack_move_together(name: str) -> None:
+    with pytest.raises(ConvertError, match="E_FAMILY_SPLIT"):
+        renamed([f"{name}={HOME}.other"], STACK)
+
+
+def test_a_stack_may_get_another_stem_with_all_its_planes() -> None:
+    rules = [
+        "{rest}.experts.gate_up_proj={rest}.experts.w13_weight",
+        "{rest}.experts.gate_up_proj_weight_scale={rest}.experts.w13_weight_scale",
+        "{rest}.experts.gate_up_proj_weight_scale_2={rest}.experts.w13_weight_scale_2",
+    ]
+    assert renamed(rules, STACK) == [f"{HOME}.w13_weight", f"{HOME}.w13_weight_scale", f"{HOME}.w13_weight_scale_2"]
+    with pytest.raises(ConvertError, match="E_FAMILY_SPLIT"):
+        renamed(rules[:2], STACK)
+    swapped = [rules[0], *(a.split("=")[0] + "=" + b.split("=")[1] for a, b in (rules[1:], rules[:0:-1]))]
+    with pytest.raises(ConvertError, match="E_FAMILY_SPLIT"):
+        renamed(swapped, STACK)
+
+
+def test_weights_of_a_stack_that_stand_alone_may_move_alone() -> None:
+    names = [f"{HOME}.gate_up_proj", f"{HOME}.down_proj"]
+    assert renamed([f"{HOME}.gate_up_proj={HOME}.w13"], names) == [f"{HOME}.w13", f"{HOME}.down_proj"]

@@ -100,8 +100,6 @@ def reciprocal(bits: int) -> int:
 
 def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype: str) -> tuple[NDArray[Any], str]:
     """Rows of a source as storage bits: as stored, exact products rounded once to ``dtype``, or gguf's FP32."""
-    from convertkit.checks.kernels import decode
-
     if isinstance(source, TensorRef):
         rows = gathered(bench.desk.reader, source, wanted)
         if source.spec.dtype not in BLOCK_TYPES:
@@ -114,6 +112,8 @@ def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype
         bits, sense = scalar_bits(bench.desk.reader, source.scale), "multiplier"
     dtype = dtype if dtype in STORAGE else "F32"
     table = exact_rounded_table(bits, sense, dtype)
+    from convertkit.checks.kernels import decode
+
     values = np.empty(elements.shape, table.dtype)
     codes = (elements[:, 0::2] | elements[:, 1::2] << 4).astype(np.uint8)
     decode(codes.reshape(-1), np.ascontiguousarray(scales).reshape(-1), table, values.reshape(-1))

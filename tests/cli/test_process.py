@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from convertkit.cli.main import COMMANDS
+from tests.gguf.models import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,6 +203,23 @@ def test_reading_commands_need_neither_torch_nor_numba(name: str, tmp_path: Path
     )
     assert "torch" not in loaded
     assert "numba" not in loaded
+
+
+@pytest.mark.parametrize("verb", ["fix-keys", "to-speculators", "to-gguf", "pack-nvfp4"])
+def test_what_only_copies_loads_no_compiler(verb: str, tmp_path: Path) -> None:
+    """Renaming and BF16 to BF16 need no kernels; neither does saying no."""
+    target = write_model(tmp_path / "target", "qwen3")
+    source = write_model(tmp_path / "drafter", "dflash")
+    out = tmp_path / ("out.gguf" if verb == "to-gguf" else "out")
+    words = {
+        "fix-keys": [str(source), str(out), "--rename", "{rest}=model.{rest}"],
+        "to-speculators": [str(source), str(out), "--target-model", str(target), "--target-id", "org/name"],
+        "to-gguf": [str(source), str(out), "--target-model", str(target)],
+        "pack-nvfp4": [str(tmp_path / "not there"), str(out)],
+    }
+    loaded = modules_after(f"from convertkit.cli.main import main\nmain({[verb, *words[verb]]!r})")
+    assert out.exists() == (verb != "pack-nvfp4")
+    assert not {"torch", "numba"} & set(loaded)
 
 
 def test_help_starts_quickly() -> None:

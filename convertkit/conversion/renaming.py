@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec, WeightFile
@@ -61,6 +61,7 @@ def work_out(source: Checkpoint, rules: Sequence[RenameRule], *, each: bool) -> 
         )
         if before or (name == CONFIG and has_config(source))
     }
+    config = replace(config, findings=(*renaming.findings, *config.findings))
     return Rename(renaming, config, documents)
 
 

@@ -30,6 +30,13 @@ STACK_LEAVES = (
 """What follows the stem of a tensor that holds all experts (``gate_up_proj_weight_scale``); those tensors, and the bare
 stem, are together one layer too."""
 
+WEIGHT_SCALES = frozenset(("weight_scale", "weight_scale_inv", "weight_scales", "scales"))
+"""Names of the scales of a weight that is stored as one tensor and its scales."""
+
+NVFP4_LEAVES = frozenset(("weight_packed", "weight_scale_2", "weight_global_scale"))
+"""Planes that only NVFP4 layers have: there ``weight_scale`` holds block scales, elsewhere (FP8) one scale or one per
+row, so that a rule which is right for the one breaks the other."""
+
 MAX_RUN = 3
 """Longest run of segments whose repetition is looked for: ``model.language_model`` twice is a run of two."""
 
@@ -64,6 +71,7 @@ class Renaming:
     names: Mapping[str, str]
     counts: tuple[int, ...]
     settled: tuple[int, ...]
+    findings: tuple[Finding, ...] = ()
 
     def new_name(self, name: str) -> str:
         return self.names.get(name, name)
@@ -105,9 +113,14 @@ def apply_rules(rules: Sequence[RenameRule], names: Sequence[str]) -> Renaming:
     changed: dict[str, str] = {}
     counts, settled = [0] * len(patterns), [0] * len(patterns)
     doubled: dict[str, str] = {}
+    packed = {layer for layer, leaf in map(layer_of, names) if leaf in NVFP4_LEAVES}
+    spared: dict[str, str] = {}
     for name in names:
         number, new = first_match(patterns, name)
         if number < 0 or new == name:
+            continue
+        if layer_of(name)[0] in packed and _is_respelled(name, new):
+            spared[name] = new
             continue
         if is_doubled(new) and not is_doubled(name):
             if patterns[number][1].match(name) is not None:
@@ -118,12 +131,14 @@ def apply_rules(rules: Sequence[RenameRule], names: Sequence[str]) -> Renaming:
         changed[name] = new
         counts[number] += 1
     faults = [*_doubled_findings(doubled), *_collisions(names, changed), *_torn_families(names, changed)]
+    if spared and not changed:
+        faults += _torn_families(names, spared)
     if faults:
         raise ConvertError(faults)
     for number, (source, target) in enumerate(patterns):
         if not counts[number] and not settled[number]:
             settled[number] = sum(target.match(name) is not None and source.match(name) is None for name in names)
-    return Renaming(tuple(rules), changed, tuple(counts), tuple(settled))
+    return Renaming(tuple(rules), changed, tuple(counts), tuple(settled), tuple(_spared_findings(spared)))
 
 
 def first_match(patterns: Sequence[tuple[Pattern, Pattern]], name: str) -> tuple[int, str]:
@@ -144,6 +159,19 @@ def is_doubled(name: str) -> bool:
             if piece == parts[start + run : start + 2 * run] and not all(part.isdecimal() for part in piece):
                 return True
     return False
+
+
+def _is_respelled(name: str, new: str) -> bool:
+    """Whether a scale stays in its layer and gets another name that scales of weights have."""
+    old, other = layer_of(name), layer_of(new)
+    return old[0] == other[0] and old[1] != other[1] and {old[1], other[1]} <= WEIGHT_SCALES
+
+
+def _spared_findings(spared: Mapping[str, str]) -> Iterable[Finding]:
+    for family in families(spared).values():
+        count, first = len(family.names), family.names[0]
+        message = f"{count} x '{family.template}' stay as they are: NVFP4 layers have no {layer_of(spared[first])[1]}"
+        yield finding("W_RULE_SCOPED", "warning", message, tensor=first, data={"count": count})
 
 
 def _doubled_findings(doubled: Mapping[str, str]) -> Iterable[Finding]:
@@ -211,11 +239,13 @@ def layer_of(name: str) -> tuple[str, str]:
     return (name, "weight") if suffix is None else (name.removesuffix("_" + suffix), suffix)
 
 
-def _is_torn(names: Iterable[str], changed: Mapping[str, str]) -> bool:
+def _is_torn(names: Sequence[str], changed: Mapping[str, str]) -> bool:
     homes = set()
+    packed = any(layer_of(name)[1] in NVFP4_LEAVES for name in names)
     for name in names:
-        home, new_leaf = layer_of(changed.get(name, name))
-        if new_leaf != layer_of(name)[1]:
+        new = changed.get(name, name)
+        home, new_leaf = layer_of(new)
+        if new_leaf != layer_of(name)[1] and (packed or not _is_respelled(name, new)):
             return True
         homes.add(home)
     return len(homes) > 1

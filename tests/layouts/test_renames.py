@@ -72,8 +72,9 @@ def test_a_rule_that_moves_the_weight_and_not_its_scales_is_refused() -> None:
 
 
 def test_a_rule_that_changes_what_a_plane_is_called_is_refused() -> None:
-    names = ["a.weight", "a.weight_scale", "a.weight_scale_2", "b.weight", "b.weight_scale"]
-    assert refused(["{rest}.weight_scale={rest}.weight_scale_inv"], names) == ["E_FAMILY_SPLIT", "E_FAMILY_SPLIT"]
+    names = ["a.weight", "a.weight_scale", "a.weight_scale_2", "b.weight", "b.bias"]
+    assert refused(["{rest}.weight_scale={rest}.weight_scale_inv"], names) == ["E_FAMILY_SPLIT"]
+    assert refused(["{rest}.weight={rest}.weight_packed"], names) == ["E_FAMILY_SPLIT", "E_FAMILY_SPLIT"]
 
 
 def test_a_rule_applied_twice_does_nothing_the_second_time() -> None:
@@ -243,3 +244,18 @@ def test_a_stack_may_get_another_stem_with_all_its_planes() -> None:
 def test_weights_of_a_stack_that_stand_alone_may_move_alone() -> None:
     names = [f"{HOME}.gate_up_proj", f"{HOME}.down_proj"]
     assert renamed([f"{HOME}.gate_up_proj={HOME}.w13"], names) == [f"{HOME}.w13", f"{HOME}.down_proj"]
+
+
+def test_a_rule_for_scales_of_fp8_leaves_nvfp4_layers_alone() -> None:
+    fp8 = ["a.q.weight", "a.q.weight_scale", "a.q.input_scale"]
+    nvfp4 = ["a.up.weight", "a.up.weight_scale", "a.up.weight_scale_2"]
+    rule = parse_rule("{rest}.weight_scale={rest}.weight_scale_inv")
+    found = apply_rules([rule], [*fp8, *nvfp4])
+    assert found.names == {"a.q.weight_scale": "a.q.weight_scale_inv"}
+    assert [(item.code, item.data["count"]) for item in found.findings] == [("W_RULE_SCOPED", 1)]
+    assert apply_rules([rule], fp8).findings == ()
+    with pytest.raises(ConvertError, match="E_FAMILY_SPLIT"):  # nothing is left for the rule to do
+        apply_rules([rule], nvfp4)
+    packed = ["a.up.weight_packed", "a.up.weight_scale", "a.up.weight_global_scale"]
+    with pytest.raises(ConvertError, match="E_FAMILY_SPLIT"):
+        apply_rules([rule], packed)

@@ -51,6 +51,7 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
     store, force = words["store"].upper(), words["force"]
     if words["drafter"] is not None and dumps:
         raise click.UsageError("name DUMPS or --drafter, not both")
+    _refuse_words("drafter" if words["drafter"] is not None else "dumps" if dumps else "neither")
     if words["drafter"] is not None:
         made = calibration.generate_calibration(
             out, words["drafter"], positions=words["positions"], seed=words["seed"], store=store, force=force
@@ -84,6 +85,22 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
         ("positions", f"{about['positions']} in {about['sequences']} sequences, {about['recorded']} by the target"),
     ]
     return Outcome(about, pairs(lines))
+
+
+USED = {
+    "drafter": ("positions", "seed", "store", "force"),
+    "dumps": ("layers", "target_id", "target_dtype", "recorded_from", "store", "force"),
+    "neither": (),
+}
+"""Options that mean something, by what the states come from."""
+
+
+def _refuse_words(source: str) -> None:
+    context = click.get_current_context()
+    for name in dict.fromkeys(name for names in USED.values() for name in names):
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in USED[source]:
+            raise click.UsageError(f"--{name.replace('_', '-')} means nothing here")
 
 
 def _numbers(text: str) -> list[int]:

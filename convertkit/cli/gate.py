@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from convertkit.checks.fidelity import THRESHOLDS
 from convertkit.cli.common import SourcePath, shared_options, source_argument, workers_option
 from convertkit.cli.gate_text import forward_text, gate_text
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.thresholds import forward_options, threshold_options
+from convertkit.forward.limits import FORWARD_LIMITS
 
 ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt", "compressed-tensors")
 ONLY_FORWARD = ("calibration", "target_model", "seed")
@@ -55,8 +57,8 @@ def command(candidate: Path, reference: Path, forward: bool, workers: int, share
     """
     alike = {name: words.pop(name) for name in ("stored", "as_served", "fuse", "report")}
     limits, forward_limits = words.pop("limits"), words.pop("forward_limits")
+    _refuse_words((*THRESHOLDS,) if forward else (*ONLY_FORWARD, *FORWARD_LIMITS), forward)
     if not forward:
-        _refuse_forward_words()
         return run(
             shared,
             lambda progress: _weights(
@@ -74,12 +76,13 @@ def command(candidate: Path, reference: Path, forward: bool, workers: int, share
     )
 
 
-def _refuse_forward_words() -> None:
-    """Options that mean nothing without --forward are a mistake, not a wish to ignore."""
+def _refuse_words(names: Sequence[str], forward: bool) -> None:
+    """Options that mean nothing with or without --forward are a mistake, not a wish to ignore."""
     context = click.get_current_context()
-    for name in ONLY_FORWARD:
+    for name in names:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --forward")
+            raise click.UsageError(f"--{name.replace('_', '-')} means nothing with --forward" if forward else
+                                   f"--{name.replace('_', '-')} needs --forward")  # fmt: skip
 
 
 def _weights(candidate: Path, reference: Path, limits: Mapping[str, float | None], words: dict[str, Any]) -> Outcome:

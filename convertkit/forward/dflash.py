@@ -18,7 +18,7 @@ def run_dflash(it: Drafters, inputs: Inputs, features: Tensor) -> Tensor:
     ``features`` [streams, n, taps * width] are each stream's own.
     """
     context = it.norm(it.streams.linear("fc", it.streams.probed(features)), "hidden_norm")
-    it.streams.note_layer("fc", torch.zeros_like(context), context)
+    it.streams.note_layer("fusion", torch.zeros_like(context), context)
     context = it.streams.probed(context)
     x = embedded_blocks(it, inputs)
     size = x.shape[2]

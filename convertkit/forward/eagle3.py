@@ -58,7 +58,7 @@ def fused(it: Drafters, features: Tensor) -> Tensor:
         parts = x.chunk(len(it.spec.taps or ()), -1)
         x = torch.cat([it.norm(part, f"fc_norm.{number}") for number, part in enumerate(parts)], -1)
     x = it.streams.linear("fc", x)
-    it.streams.note_layer("fc", torch.zeros_like(x), x)
+    it.streams.note_layer("fusion", torch.zeros_like(x), x)
     return x
 
 

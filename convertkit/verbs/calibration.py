@@ -17,6 +17,7 @@ from convertkit.dtypes import DTYPES, FLOATS
 from convertkit.errors import ConvertError, refusal, shown
 from convertkit.forward.calibration import Calibration, calibration_of, encoded, read_calibration
 from convertkit.forward.generated import POSITIONS, generated_calibration
+from convertkit.hub.arguments import from_hub
 from convertkit.release.replace import replace_files
 
 __all__ = ["generate_calibration", "read_calibration", "record_calibration", "write_calibration"]
@@ -50,6 +51,7 @@ def write_calibration(
     return made
 
 
+@from_hub("drafter")
 def generate_calibration(
     path: str | os.PathLike[str],
     drafter: str | os.PathLike[str],

@@ -23,6 +23,7 @@ from convertkit.drafter import DrafterSpec
 from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.forward.calibration import Calibration, read_calibration
 from convertkit.forward.limits import DEFAULT_FORWARD_LIMITS, FORWARD_LIMITS, judge_forward
+from convertkit.hub.arguments import from_hub
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
 from convertkit.release.report_files import check_report_place, write_report_files
@@ -49,6 +50,7 @@ class Asked:
     workers: int
 
 
+@from_hub("candidate", "reference", "target_model")
 def gate_forward(
     candidate: str | os.PathLike[str],
     reference: str | os.PathLike[str],

@@ -10,7 +10,7 @@ from typing import Any
 from convertkit.errors import ConvertError, refusal, shown
 from convertkit.hub.address import Address
 
-NEEDS = "pip install 'convertkit[hub]'"
+NEEDS = "pip install huggingface_hub"
 
 
 @dataclass(frozen=True)

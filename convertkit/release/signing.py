@@ -31,7 +31,7 @@ CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 """Curves that model-signing accepts, and the digest that goes with each (``sign_ec_key.get_ec_key_hash``)."""
 
 MAX_BUNDLE_BYTES = 1 << 28
-NEEDS = "pip install 'convertkit[sign]'"
+NEEDS = "pip install model-signing cryptography pyopenssl"
 
 
 @dataclass(frozen=True)

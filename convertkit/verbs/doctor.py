@@ -21,12 +21,12 @@ State = Literal["ok", "missing", "note"]
 NEEDED = ("click", "gguf", "jsonschema", "numba", "numpy", "rich", "safetensors", "torch")
 OPTIONAL: tuple[tuple[str, str, str], ...] = (
     # package, what it is for, how it is installed
-    ("libgguf", "k-quants checked by ggml itself", "pip install 'convertkit[gguf]'"),
-    ("model-signing", "sign, and verify --certificate", "pip install 'convertkit[sign]'"),
-    ("cryptography", "verify --signature", "pip install 'convertkit[sign]'"),
-    ("huggingface_hub", "hf:// sources", "pip install 'convertkit[hub]'"),
-    ("nvidia-modelopt", "tests against ModelOpt", "pip install 'convertkit[oracles]'"),
-    ("compressed-tensors", "tests against compressed-tensors", "pip install 'convertkit[oracles]'"),
+    ("libgguf", "k-quants checked by ggml itself", "pip install libgguf"),
+    ("model-signing", "sign, and verify --certificate", "pip install model-signing"),
+    ("cryptography", "verify --signature", "pip install cryptography"),
+    ("huggingface_hub", "hf:// sources", "pip install huggingface_hub"),
+    ("nvidia-modelopt", "tests against ModelOpt", "pip install nvidia-modelopt"),
+    ("compressed-tensors", "tests against compressed-tensors", "pip install compressed-tensors"),
     ("vllm", "serving; convertkit's own tables need no engine", ""),
     ("sglang", "serving; convertkit's own tables need no engine", ""),
 )

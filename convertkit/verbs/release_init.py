@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
+from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import ENGINES
@@ -16,6 +18,7 @@ from convertkit.errors import refusal
 from convertkit.hub.address import is_address
 from convertkit.release.recipe import SCHEMA
 
+CARD = "README.md"
 LEGAL = ("LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt")
 
 
@@ -101,7 +104,17 @@ def _lines(checkpoint: Checkpoint, source: str, base: Path, target: str | None, 
     yield from _engines(identity, drafter)
     yield "# Limits of the fidelity gate, as in `convertkit gate --help`."
     yield "[thresholds]\n# max_rel_rms = 0.125\n"
-    yield from _card(identity, drafter, target_id)
+    yield from _card(identity, drafter, target_id, _license(checkpoint))
+
+
+def _license(checkpoint: Checkpoint) -> str | None:
+    """The licence that the source's own card states in its front matter."""
+    if CARD not in checkpoint.side_files:
+        return None
+    text = read_small(checkpoint.root, CARD).decode("utf-8", "replace")
+    front = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    found = re.search(r"""^license: *["']?([A-Za-z0-9.+-]+)["']? *$""", front[1] if front else "", re.MULTILINE)
+    return found[1] if found else None
 
 
 def _variants(identity: Identity, target: str | None) -> Iterator[str]:
@@ -130,9 +143,10 @@ def _engines(identity: Identity, drafter: bool) -> Iterator[str]:
         yield f'[[engines]]\nname = {_quoted(name)}\nversion = {_quoted(ENGINES[name].proven[0])}\n# variants = ["."]\n'
 
 
-def _card(identity: Identity, drafter: bool, target_id: str | None) -> Iterator[str]:
+def _card(identity: Identity, drafter: bool, target_id: str | None, license_: str | None) -> Iterator[str]:
     yield "# Front matter and text of README.md. Everything in it that is a number is generated."
-    yield '[card]\ntitle = "…"\nsummary = """\n…\n"""\nlicense = "apache-2.0"'
+    yield '[card]\ntitle = "…"\nsummary = """\n…\n"""'
+    yield f"license = {_quoted(license_)}" if license_ else '# license = "apache-2.0"'
     if target_id:
         yield f"base_model = [{_quoted(target_id)}]"
     else:

@@ -27,6 +27,28 @@ def test_every_job_parses_and_names_commands_that_exist() -> None:
     assert set(verbs) - {"verify"} <= set(COMMANDS)
 
 
+def test_nothing_is_installed_that_only_has_our_name() -> None:
+    installs = re.findall(r"pip install (.*)$", PAGE, re.MULTILINE)
+    assert len(installs) == 3
+    assert all(" @ git+https://" in line for line in installs)
+    assert "convertkit/convertkit@" not in PAGE
+
+
+def test_the_shell_job_does_what_it_says(tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    lines = [line.removeprefix(".venv/bin/") for line in block.splitlines() if line.startswith(".venv/bin/convertkit")]
+    assert [line.split()[1] for line in lines] == ["release", "verify", "sign"]
+    write_recipe(tmp_path).rename(tmp_path / "drafter.toml")
+    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "key.pem"],
+                   cwd=tmp_path, check=True)  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SIGNING_KEY_FILE": "key.pem"}
+    for line in lines:
+        command = line.replace("convertkit", f"{sys.executable} -m convertkit", 1)
+        done = subprocess.run(["sh", "-euc", command], cwd=tmp_path, env=environment, check=False, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.sig").is_file()
+
+
 def test_the_action_verifies(tmp_path: Path) -> None:
     from convertkit.verbs.release import release
 

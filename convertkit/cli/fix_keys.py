@@ -115,7 +115,8 @@ def _text(document: Mapping[str, Any], made: Any) -> str:
     lines = [findings_text(made.findings)]
     rules = document.get("rules", ())
     if rules:
-        rows = [(row["rule"], count_text(row["renamed"]), count_text(row["settled"])) for row in rules]
+        used = [row for row in rules if row["renamed"] or row["settled"]] or rules
+        rows = [(row["rule"], count_text(row["renamed"]), count_text(row["settled"])) for row in used]
         lines.append(table(("rule", "renames", "in effect"), rows, right=(1, 2)))
     families = document.get("families", ())
     if families:

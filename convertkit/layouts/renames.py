@@ -131,8 +131,8 @@ def apply_rules(rules: Sequence[RenameRule], names: Sequence[str]) -> Renaming:
         changed[name] = new
         counts[number] += 1
     faults = [*_doubled_findings(doubled), *_collisions(names, changed), *_torn_families(names, changed)]
-    if spared and not changed:
-        faults += _torn_families(names, spared)
+    if spared and not changed and not {layer_of(new)[1] for new in spared.values()} & {layer_of(n)[1] for n in names}:
+        faults += _torn_families(names, spared)  # nothing else is to be renamed, or was before
     if faults:
         raise ConvertError(faults)
     for number, (source, target) in enumerate(patterns):

@@ -254,6 +254,8 @@ def test_a_rule_for_scales_of_fp8_leaves_nvfp4_layers_alone() -> None:
     assert found.names == {"a.q.weight_scale": "a.q.weight_scale_inv"}
     assert [(item.code, item.data["count"]) for item in found.findings] == [("W_RULE_SCOPED", 1)]
     assert apply_rules([rule], fp8).findings == ()
+    again = apply_rules([rule], [found.new_name(name) for name in (*fp8, *nvfp4)])
+    assert (again.names, again.settled) == ({}, (1,))
     with pytest.raises(ConvertError, match="E_FAMILY_SPLIT"):  # nothing is left for the rule to do
         apply_rules([rule], nvfp4)
     packed = ["a.up.weight_packed", "a.up.weight_scale", "a.up.weight_global_scale"]

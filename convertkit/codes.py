@@ -141,6 +141,7 @@ CODES: dict[str, Code] = {
     "W_ADVERTISED_ABSENT": Code(0, "The config advertises parts that no tensor belongs to."),
     "E_ADVERTISED_ABSENT": Code(1, "The config advertises parts that no tensor belongs to: engines leave them random."),
     "W_EXPERT_RANK": Code(0, "A tensor has the name of one expert and the shape of a stack of them."),
+    "N_EXPERTS_STACKED": Code(0, "Experts lie in one tensor per layer, and are packed only when they are apart."),
     "W_MISALIGNED": Code(0, "Tensors do not start at a multiple of their element size."),
     "W_HEAD_MISSING": Code(0, "No output head is stored, and the config says that it is not the embeddings."),
     "E_HEAD_MISSING": Code(1, "No output head is stored, and the config says that it is not the embeddings."),

@@ -22,7 +22,7 @@ from convertkit.checks.gguf_engines import gguf_views
 from convertkit.checks.odd_values import odd_value_findings
 from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
-from convertkit.checks.wanted import Wanted
+from convertkit.checks.wanted import Wanted, nowhere
 from convertkit.containers.reader import Reader
 from convertkit.conversion.identify import Identity, identify
 from convertkit.dialects.coverage import Coverage, runtime_names
@@ -71,7 +71,11 @@ def audit_written(
         from convertkit.checks.gguf_audit import audit_gguf
 
         found = audit_gguf(checkpoint, scan=scan)
-        return found if wanted is None else replace(found, engines=gguf_views(found.findings, wanted.engines))
+        if wanted is None:
+            return found
+        answers = gguf_views(checkpoint, found.findings, wanted.engines_for("gguf"))
+        told = nowhere(answers) if wanted.unasked else ()
+        return replace(found, engines=answers, findings=(*found.findings, *told))
     identity = identify(checkpoint, "error")
     findings = list(identity.findings)
     if expected is not None:

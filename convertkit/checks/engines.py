@@ -37,9 +37,6 @@ VERDICTS: Mapping[str, str] = {
     "unknown": "unknown",
 }
 
-UNREADABLE = frozenset({"E_QCONFIG", "E_QCONFIG_MISMATCH", "E_UNSUPPORTED_QUANT"})
-"""Errors of a quantization that leave open what an engine builds."""
-
 READER_CODE = "E_READER_DIFFERS"
 
 
@@ -87,8 +84,7 @@ def _load(
     source: Source, checkpoint: Checkpoint, identity: Identity, asked: Asked, target: TargetModel | None, ranks: int
 ) -> Load:
     if identity.kind != "drafter" and not says_drafter(checkpoint.config):
-        doubtful = any(item.code in UNREADABLE for item in identity.errors)
-        return target_in(asked, source, identity.kind, ranks, doubtful)
+        return target_in(asked, source, identity.kind, ranks)
     if not checkpoint.config:
         return Load(unknown="there is no config.json, which engines read first")
     sizes = target.sizes if target is not None else assumed_target(checkpoint.config)
@@ -239,7 +235,7 @@ def _wrong_findings(asked: Asked, title: str, load: Load) -> Iterator[Finding]:
         place = (
             {"tensor": first.tensor} if first.tensor else {"file": CONFIG_FILE, "key": first.key} if first.key else {}
         )
-        sure = not load.unknown
+        sure = not load.unknown and (asked.by_name or not first.foreign)
         code, severity = (code, "error") if sure else ("W_ENGINE", "warning")
         yield finding(code, severity, f"{title}: {message}", fix=first.fix, data=data, **place)  # type: ignore[arg-type]
 
@@ -254,9 +250,10 @@ def fate_rows(
     rows: Iterable[Mapping[str, Any]], audit: EngineAudit, checkpoint: Checkpoint
 ) -> Iterator[dict[str, Any]]:
     """Rows of the audit with what becomes of the first tensor of each family in every engine."""
+    fates = audit.fates or {}
     for row in rows:
         name = row["first"]
         planes = (f"{name}.{leaf}" for leaf in row["planes"])
         stored = next((item for item in (name, *planes) if item in checkpoint.tensors), name)
-        fate = (audit.fates or {}).get(stored)
+        fate = fates.get(stored) or fates.get(template_of(stored)[0])
         yield {**row, "engines": dict(fate)} if fate else dict(row)

@@ -10,6 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.checks.gguf_tables import (
+    ARCH_SHAPES,
+    BIASED,
+    BY_LAYER,
+    DEFAULTED,
+    LINEARS,
+    OWN_KEYS,
+    OWN_TYPED_KEYS,
+    REQUIRED_KEYS,
+    SHAPES,
+    SYMBOLS,
+    TYPED_KEYS,
+    UNREAD,
+    VOCABULARIES,
+)
 from convertkit.containers.gguf import ALIGNMENT_KEY, ARCHITECTURE
 from convertkit.containers.gguf_values import INTEGER_KINDS, Numbers, Scalar, Strings, Value
 from convertkit.errors import Finding, finding
@@ -24,67 +39,8 @@ from convertkit.layouts.gguf_names import (
 )
 from convertkit.layouts.layout import evaluate
 
-REQUIRED_KEYS: Mapping[str, str] = {
-    "block_count": "u32",
-    "context_length": "u32",
-    "embedding_length": "u32",
-    "feed_forward_length": "u32",
-    "attention.head_count": "u32",
-    "attention.head_count_kv": "u32",
-    "attention.layer_norm_rms_epsilon": "f32",
-    "rope.freq_base": "f32",
-}
-"""Keys that every architecture here needs, with the one type that llama.cpp reads."""
-DFLASH_KEYS: Mapping[str, str] = {"block_size": "u32", "attention.causal": "bool"}
-EAGLE_KEYS: Mapping[str, str] = {"target_hidden_size": "u32"}
-
-SHAPES: Mapping[str, tuple[str, ...]] = {
-    "token_embd.weight": ("V", "H"),
-    "output.weight": ("DV", "H"),
-    "output_norm.weight": ("H",),
-    "blk.{i}.attn_norm.weight": ("H",),
-    "blk.{i}.attn_norm_2.weight": ("H",),
-    "blk.{i}.ffn_norm.weight": ("H",),
-    "blk.{i}.post_attention_norm.weight": ("H",),
-    "blk.{i}.post_ffw_norm.weight": ("H",),
-    "blk.{i}.attn_q.weight": ("nh*hd", "in"),
-    "blk.{i}.attn_k.weight": ("nkv*hd", "in"),
-    "blk.{i}.attn_v.weight": ("nkv*hd", "in"),
-    "blk.{i}.attn_q.bias": ("nh*hd",),
-    "blk.{i}.attn_k.bias": ("nkv*hd",),
-    "blk.{i}.attn_v.bias": ("nkv*hd",),
-    "blk.{i}.attn_output.weight": ("H", "nh*hd"),
-    "blk.{i}.attn_q_norm.weight": ("hd",),
-    "blk.{i}.attn_k_norm.weight": ("hd",),
-    "blk.{i}.ffn_gate.weight": ("I", "H"),
-    "blk.{i}.ffn_up.weight": ("I", "H"),
-    "blk.{i}.ffn_down.weight": ("H", "I"),
-    "blk.{i}.ffn_gate_inp.weight": ("E", "H"),
-    "blk.{i}.ffn_gate_exps.weight": ("E", "Ie", "H"),
-    "blk.{i}.ffn_up_exps.weight": ("E", "Ie", "H"),
-    "blk.{i}.ffn_down_exps.weight": ("E", "H", "Ie"),
-    "blk.{i}.attn_conv_base": ("2", "k", "H"),
-    "blk.{i}.ffn_conv_base": ("2", "k", "H"),
-    "blk.{i}.attn_conv_proj.weight": ("2*k*H/g", "H"),
-    "blk.{i}.ffn_conv_proj.weight": ("2*k*H/g", "H"),
-    "selector_predecessor.weight": ("V", "r"),
-    "selector_successor.weight": ("V", "r"),
-    "selector_hidden.weight": ("r", "H"),
-    "fc.weight": ("H", "T*Ht"),
-    "d2t": ("DV",),
-}
-"""GGUF name to its shape in NumPy order, over the symbols of ``_symbols``."""
-SYMBOLS = {
-    "H": "embedding_length",
-    "I": "feed_forward_length",
-    "nh": "attention.head_count",
-    "nkv": "attention.head_count_kv",
-    "E": "expert_count",
-    "Ie": "expert_feed_forward_length",
-    "k": "conv_kernel_size",
-    "g": "conv_group_size",
-    "r": "selector_rank",
-}
+USE = {"stage": "use"}
+"""Data of a finding that libllama does not notice while it loads: it shows at the first step, or never."""
 
 
 @dataclass(frozen=True)
@@ -122,16 +78,47 @@ def file_findings(opened: Checkpoint) -> Iterator[Finding]:
 
 
 def _key_findings(view: View) -> Iterator[Finding]:
-    own = {"dflash": DFLASH_KEYS, "eagle3": EAGLE_KEYS}.get(view.arch.name, {})
-    for suffix, kind in {**REQUIRED_KEYS, **own}.items():
-        key = f"{view.arch.name}.{suffix}"
+    arch = view.arch.name
+    for suffix, kind in {**REQUIRED_KEYS, **OWN_KEYS.get(arch, {})}.items():
+        key = f"{arch}.{suffix}"
         value = view.metadata.get(key)
-        if not isinstance(value, Scalar) or value.kind != kind:
-            what = "is missing" if value is None else f"is not of type {kind}"
-            yield finding("E_GGUF_METADATA", "error", f"the key {what}", key=key)
+        if value is None and (arch, suffix) not in UNREAD:
+            loads = suffix in DEFAULTED and not (suffix == "block_size" and "selector_hidden.weight" in view.specs)
+            more = "; llama.cpp takes a value of its own" if loads else ""
+            yield finding("E_GGUF_METADATA", "error", f"the key is missing{more}", key=key, data=USE if loads else None)
+        elif value is not None and not _typed(value, kind, suffix):
+            yield finding("E_GGUF_METADATA", "error", f"the key is not of type {kind}", key=key)
+    for suffix, kind in {**TYPED_KEYS, **OWN_TYPED_KEYS.get(arch, {})}.items():
+        value = view.metadata.get(f"{arch}.{suffix}")
+        if value is not None and not _typed(value, kind, suffix):
+            yield finding("E_GGUF_METADATA", "error", f"the key is not of type {kind}", key=f"{arch}.{suffix}")
+    yield from _count_findings(view)
     alignment = view.metadata.get(ALIGNMENT_KEY)
-    if isinstance(alignment, Scalar) and int(alignment.value) < 32:
+    if isinstance(alignment, Scalar) and alignment.kind in INTEGER_KINDS and int(alignment.value) < 32:
         yield finding("E_GGUF_METADATA", "error", "llama.cpp aborts on alignments below 32", key=ALIGNMENT_KEY)
+
+
+def _typed(value: Value, kind: str, suffix: str) -> bool:
+    return (isinstance(value, Scalar) and value.kind == kind) or (
+        suffix in BY_LAYER and isinstance(value, Numbers) and value.kind in INTEGER_KINDS
+    )
+
+
+def _count_findings(view: View) -> Iterator[Finding]:
+    """Numbers that llama.cpp compares with each other while it loads."""
+    arch, tokens = view.arch.name, view.metadata.get("tokenizer.ggml.tokens")
+    used, experts = view.number("expert_used_count"), view.number("expert_count")
+    if used is not None and experts is not None and used > experts:
+        yield finding("E_GGUF_METADATA", "error", f"{used} of {experts} experts are used",
+                      key=f"{arch}.expert_used_count")  # fmt: skip
+    chosen = view.number("selector_top_k")
+    if chosen is not None and isinstance(tokens, Strings) and chosen > len(tokens):
+        yield finding("E_GGUF_METADATA", "error", f"{chosen} of {len(tokens)} tokens are chosen",
+                      key=f"{arch}.selector_top_k")  # fmt: skip
+    turned, size = view.number("rope.dimension_count"), _symbols(view).get("hd")
+    if arch == "llama" and turned is not None and size is not None and turned != size:
+        yield finding("E_GGUF_METADATA", "error", f"{turned} of {size} dimensions are rotated; llama.cpp refuses that",
+                      key="llama.rope.dimension_count")  # fmt: skip
 
 
 def _symbols(view: View) -> dict[str, int]:
@@ -139,6 +126,7 @@ def _symbols(view: View) -> dict[str, int]:
     if "H" in symbols:
         heads = symbols.get("nh")
         symbols["hd"] = view.number("attention.key_length") or (symbols["H"] // heads if heads else 0)
+        symbols["hv"] = view.number("attention.value_length") or symbols["hd"]
         symbols["in"] = symbols["H"] * (2 if view.arch.name == "eagle3" else 1)
         symbols["Ht"] = view.number("target_hidden_size") or symbols["H"]
     tokens = view.metadata.get("tokenizer.ggml.tokens")
@@ -146,6 +134,8 @@ def _symbols(view: View) -> dict[str, int]:
         symbols["V"] = len(tokens)
         ids = view.specs.get("d2t")
         symbols["DV"] = ids.shape[0] if ids is not None else len(tokens)
+    markov = view.specs.get("markov_w2.weight" if view.number("markov_rank") is None else "")
+    symbols["mr"] = view.number("markov_rank") or (markov.shape[-1] if markov is not None else 0)
     taps = view.metadata.get(f"{view.arch.name}.target_layers")
     if isinstance(taps, Numbers):
         symbols["T"] = len(taps)
@@ -155,7 +145,8 @@ def _symbols(view: View) -> dict[str, int]:
 def _tensor_findings(view: View) -> Iterator[Finding]:
     for name in expected_names(view.arch, view.number("block_count") or 0):
         if name not in view.specs:
-            yield finding("E_LAYOUT_MISSING", "error", "the tensor is missing", tensor=name)
+            late = USE if view.arch.name == "qwen2" and name.endswith(".bias") else None
+            yield finding("E_LAYOUT_MISSING", "error", "the tensor is missing", tensor=name, data=late)
     symbols = _symbols(view)
     for name, spec in view.specs.items():
         named = from_gguf(view.arch, name)
@@ -171,11 +162,20 @@ def _tensor_findings(view: View) -> Iterator[Finding]:
             )
         if treatment == "ids" and spec.dtype != "I64":
             yield finding("E_LAYOUT_DTYPE", "error", f"{spec.dtype}, not I64", tensor=name)
-        wanted = SHAPES.get(named.rule.gguf)
+        yield from _shape_findings(view, named.rule.gguf, spec, symbols)
+
+
+def _shape_findings(view: View, template: str, spec: TensorSpec, symbols: Mapping[str, int]) -> Iterator[Finding]:
+    """A shape that the loader refuses, or that it loads and then computes with wrongly."""
+    asked, computed = ARCH_SHAPES.get(view.arch.name, {}).get(template), SHAPES.get(template)
+    for wanted, late in ((asked or computed, None), (computed, USE)):
         sizes = None if wanted is None else tuple(evaluate(part, symbols) for part in wanted)
-        if sizes is not None and None not in sizes and sizes != spec.shape:
+        group = symbols.get("g")
+        split = template.endswith("conv_proj.weight") and bool(group) and symbols.get("H", 0) % (group or 1) != 0
+        if sizes is not None and (split or (None not in sizes and sizes != spec.shape)):
             message = f"shape {list(spec.shape)}, the keys imply {list(sizes)}"
-            yield finding("E_LAYOUT_SHAPE", "error", message, tensor=name)
+            yield finding("E_LAYOUT_SHAPE", "error", message, tensor=spec.name, data=late)
+            return
 
 
 def _scalar_findings(view: View, name: str) -> Iterator[Finding]:
@@ -183,7 +183,8 @@ def _scalar_findings(view: View, name: str) -> Iterator[Finding]:
     stem, _, leaf = name.rpartition(".")
     weight = view.specs.get(f"{stem}.weight")
     part = stem.rpartition(".")[2]
-    if name in GENERATED_GGUF:
+    biased = leaf == "bias" and part in LINEARS and weight is not None and view.arch.name in BIASED
+    if name in GENERATED_GGUF or biased:
         return
     if leaf not in ("scale", "input_scale") or weight is None or weight.dtype != "NVFP4" or part not in SCALED:
         yield finding("E_LAYOUT_EXTRA", "error", "llama.cpp refuses a file with a tensor it does not know", tensor=name)
@@ -198,14 +199,28 @@ def _vocabulary_findings(view: View) -> Iterator[Finding]:
     for key in ("tokenizer.ggml.model", "tokenizer.ggml.tokens"):
         if key not in view.metadata:
             yield finding("E_GGUF_TOKENIZER", "error", "llama.cpp needs a vocabulary", key=key)
+    kind = view.metadata.get("tokenizer.ggml.model")
+    if isinstance(kind, Scalar) and kind.value not in VOCABULARIES:
+        yield finding("E_GGUF_TOKENIZER", "error", f"llama.cpp knows no vocabulary '{kind.value}'",
+                      key="tokenizer.ggml.model")  # fmt: skip
+    flags = (item for item in view.metadata if item.startswith("tokenizer.ggml.add_"))
+    for key in flags:
+        value = view.metadata[key]
+        if not isinstance(value, Scalar) or value.kind != "bool":
+            yield finding("E_GGUF_METADATA", "error", "the key is not of type bool", key=key)
     if "tokenizer.ggml.pre" not in view.metadata:
         yield finding("W_GGUF_PRE", "warning", "without it llama.cpp splits text in a way of its own",
                       key="tokenizer.ggml.pre")  # fmt: skip
     count = len(tokens) if isinstance(tokens, Strings) else 0
     for key, value in view.metadata.items():
         named = key.startswith("tokenizer.ggml.") and key.endswith("_token_id") and isinstance(value, Scalar)
-        if named and isinstance(value, Scalar) and not 0 <= int(value.value) < count:
-            yield finding("E_GGUF_TOKENIZER", "error", f"{value.value} is not an id of {count:,} tokens", key=key)
+        if not named or not isinstance(value, Scalar):
+            continue
+        if value.kind not in INTEGER_KINDS:
+            yield finding("E_GGUF_METADATA", "error", "the key is not of type u32", key=key)
+        elif not 0 <= int(value.value) < count:
+            message = f"{value.value} is not an id of {count:,} tokens"
+            yield finding("E_GGUF_TOKENIZER", "error", message, key=key, data=USE)
 
 
 def _drafter_findings(view: View) -> Iterator[Finding]:
@@ -217,10 +232,10 @@ def _drafter_findings(view: View) -> Iterator[Finding]:
         yield finding("E_GGUF_METADATA", "error", f"layers {layers.tolist()}", key=f"{arch}.target_layers")
     if arch == "dflash" and "tokenizer.ggml.mask_token_id" not in view.metadata:
         yield finding("E_GGUF_METADATA", "error", "without it llama.cpp loads the drafter and fails at the first draft",
-                      key="tokenizer.ggml.mask_token_id")  # fmt: skip
+                      key="tokenizer.ggml.mask_token_id", data=USE)  # fmt: skip
     if arch == "dflash" and "token_embd.weight" in view.specs and "output.weight" not in view.specs:
         yield finding("E_LAYOUT_MISSING", "error", "embeddings without a head: llama.cpp would use them as the head",
-                      tensor="output.weight")  # fmt: skip
+                      tensor="output.weight", data=USE)  # fmt: skip
     yield from _dflash_parts(view) if arch == "dflash" else ()
 
 

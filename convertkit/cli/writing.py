@@ -63,6 +63,13 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         show_default=True,
         help="Where weights are encoded and expanded; the bytes are the same.",
     )
+    @click.option(
+        "--engine",
+        "engines",
+        multiple=True,
+        metavar="NAME[@VERSION]",
+        help="Reject an output that this engine would refuse or serve wrong, see `convertkit audit`. May be repeated.",
+    )
     @workers_option
     @functools.wraps(command)
     def wrapped(
@@ -74,6 +81,7 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         report_dir: Path | None,
         publish_anyway: bool,
         device: str,
+        engines: tuple[str, ...],
         max_shard_bytes: int | None,
         header_slack_bytes: int | None,
         **rest: Any,
@@ -81,7 +89,7 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         def make_options(progress: Progress) -> Options:
             from convertkit.verbs.line import Options
 
-            return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway, device)
+            return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway, device, engines)
 
         sizes = {
             "max_shard_bytes": max_shard_bytes or DEFAULT_SHARD_BYTES,

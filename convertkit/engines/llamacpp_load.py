@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from convertkit.containers.gguf_values import Scalar, Value
 from convertkit.engines.model import Load, Note, Refused, Setting
 from convertkit.engines.rules import Rule
 from convertkit.engines.rules import Source as Place
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_params import Target
 from convertkit.engines.vllm_serving import block_size
+from convertkit.layouts.gguf_fields import ARCH_OF_MODEL
 
 VERSION = "0.6.0"
 
@@ -19,6 +21,21 @@ _ROWS = (
         "llama.cpp.gguf",
         "only GGUF files are read",
         Place("llama.cpp", VERSION, "src/llama-model-loader.cpp", 0, "run"),
+    ),
+    Rule(
+        "llama.cpp.tensors",
+        "a tensor that is missing, has another shape or is unknown ends the loading",
+        Place("llama.cpp", VERSION, "src/llama-model-loader.cpp", 0, "run"),
+    ),
+    Rule(
+        "llama.cpp.keys",
+        "hyperparameters are read with one type each, the vocabulary is needed",
+        Place("llama.cpp", VERSION, "src/llama-model.cpp", 0, "run"),
+    ),
+    Rule(
+        "llama.cpp.silent",
+        "a missing attn_v is not noticed: the layer uses its keys as values",
+        Place("llama.cpp", VERSION, "src/llama-model.cpp", 0, "run"),
     ),
     Rule("llama.cpp.bias", "arch dflash has no biases", Place("llama.cpp", VERSION, "src/models/dflash.cpp", 0, "run")),
     Rule(
@@ -45,6 +62,31 @@ def _notes(source: Source) -> Iterator[Note]:
         yield Note(
             "arch dflash has no biases, so a GGUF of this drafter would not load", "llama.cpp.bias", biased[0], True
         )
+
+
+def load_target(source: Source, ranks: int = 1) -> Load:
+    """A target's folder of safetensors: refused, with what its conversion would meet."""
+    kind = str(source.config.get("model_type"))
+    known = kind in ARCH_OF_MODEL
+    how = (
+        "write one with: convertkit to-gguf SRC OUT.gguf" if known else f"to-gguf does not write models of type {kind}"
+    )
+    message = f"llama.cpp reads GGUF files only; {how}"
+    return Load((Refused("open", message, "llama.cpp.gguf", foreign=True),))
+
+
+def gguf_settings(metadata: Mapping[str, Value], names: Collection[str]) -> Iterator[Setting]:
+    """``--spec-type`` and the largest ``--spec-draft-n-max`` of a drafter's GGUF."""
+    stated = metadata.get("general.architecture")
+    arch = stated.value if isinstance(stated, Scalar) else ""
+    if arch == "eagle3":
+        yield Setting("--spec-type", "draft-eagle3", "the architecture is eagle3")
+    block = metadata.get("dflash.block_size")
+    if arch == "dflash" and isinstance(block, Scalar) and isinstance(block.value, int):
+        kind = "draft-dspark" if "markov_w1.weight" in names else "draft-dflash"
+        yield Setting("--spec-type", kind, "the architecture is dflash")
+        why = f"block {block.value} is one anchor and {block.value - 1} drafts; more is clamped"
+        yield Setting("--spec-draft-n-max", block.value - 1, why, "limit")
 
 
 def spec_settings(config: Mapping[str, Any]) -> Iterator[Setting]:

@@ -6,7 +6,7 @@ Compared with the parameters of the built models: every case of ``tests/engines/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convertkit.engines.model import Fit, Parameter, Part, stop
 from convertkit.engines.vllm_config import VllmDraft
@@ -69,9 +69,10 @@ def _planes(row: Linear, leaf: str, own: int, columns: int, dtype: str, divisor:
 
 def _packed(row: Linear, grid: Grid, own: int, columns: int) -> Iterator[Parameter]:
     """Codes, block scales, one global scale per part, activation scales. ModelOpt refuses a missing block scale
-    (it is NaN until loaded) and nothing else; compressed-tensors refuses nothing."""
+    (it is NaN until loaded) and nothing else; compressed-tensors refuses nothing, not even a width whose last columns
+    have no scale."""
     modelopt = grid.startswith("mo")
-    if columns % 16:
+    if columns % 16 and modelopt:
         raise stop("create", "Unsupported model when in features size is not multiple of 16", "vllm.width",
                    tensor=row.name)  # fmt: skip
     codes, scale = ("weight", "weight_scale_2") if modelopt else ("weight_packed", "weight_global_scale")
@@ -79,6 +80,11 @@ def _packed(row: Linear, grid: Grid, own: int, columns: int) -> Iterator[Paramet
     scalars = tuple(Part(shard, (), "scalar") for shard, _ in row.parts)
     yield Parameter(f"{row.name}.{scale}", (len(scalars),), "F32", scalars, rule="vllm.global-scale")
     blocks = _planes(row, "weight_scale", own, columns, "F8_E4M3", 16)
+    if columns % 16:
+        taken = columns // 16 * (row.columns // columns)  # what all ranks together take of a row's scales
+        blocks = replace(
+            blocks, parts=tuple(Part(part.shard, (part.shape[0], taken), part.fit) for part in blocks.parts)
+        )
     fresh = "refused later" if modelopt else "uninitialised"
     yield Parameter(blocks.name, blocks.shape, blocks.dtype, blocks.parts, fresh, rule="vllm.block-scale")  # type: ignore[arg-type]
     if grid == "mo-a16":

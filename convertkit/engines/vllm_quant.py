@@ -61,25 +61,39 @@ def read_quantization(
 ) -> Quantization:
     """How vLLM quantizes a drafter. ``config`` is ``config.json``, ``values`` the draft's own config inside it,
     ``quant_file`` is ``hf_quant_config.json``. Raises Stop where vLLM raises."""
-    block = config.get("quantization_config") or values.get("quantization_config") or None
-    if not block and quant_file:
-        block = _from_file(quant_file)
-    block = block or config.get("compression_config")
-    if not isinstance(block, Mapping):
+    found = stated_block(config, values, quant_file)
+    if found is None:
         return NONE
-    method = _method(block)
-    if method == "compressed-tensors":
+    block, algorithm = found
+    if algorithm == "":
         ask = _compressed_tensors(block)
         return Quantization("compressed-tensors", ask, ask)
-    if not method.startswith("modelopt"):
-        raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables describe")
-    algorithm = _algorithm(block)
-    if algorithm == "MIXED_PRECISION" and "quantization" not in block and "quantized_layers" not in block:
-        block = _with_producer(quant_file)
     body = _shifter(target_layers, layers) if shifted else _same
     family = "modelopt-mixed" if algorithm == "MIXED_PRECISION" else "modelopt"
     make = _mixed if family == "modelopt-mixed" else _uniform
     return Quantization(family, make(block, algorithm, body), make(block, algorithm, _same))
+
+
+def stated_block(
+    config: Mapping[str, Any], values: Mapping[str, Any], quant_file: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], str] | None:
+    """The quantization config that counts and ModelOpt's algorithm in it, which is empty for compressed-tensors. None
+    if nothing is quantized. Raises Stop where vLLM raises, Unknown for other methods."""
+    block = config.get("quantization_config") or values.get("quantization_config") or None
+    if not block and quant_file:
+        block = block_of_file(quant_file)
+    block = block or config.get("compression_config")
+    if not isinstance(block, Mapping):
+        return None
+    method = quant_method(block)
+    if method == "compressed-tensors":
+        return block, ""
+    if not method.startswith("modelopt"):
+        raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables describe")
+    algorithm = algorithm_of(block)
+    if algorithm == "MIXED_PRECISION" and "quantization" not in block and "quantized_layers" not in block:
+        block = layers_of_file(quant_file)
+    return block, algorithm
 
 
 FILE_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
@@ -87,7 +101,7 @@ FILE_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MI
 (``model_arch_config_convertor.py:255``). W4A16_NVFP4 is not among them."""
 
 
-def _from_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def block_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The file as the only quantization config: not one at all without its producer."""
     producer = quant_file.get("producer")
     if quant_file.get("quant_method") is None and not (
@@ -101,7 +115,7 @@ def _from_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return quant_file
 
 
-def _method(block: Mapping[str, Any]) -> str:
+def quant_method(block: Mapping[str, Any]) -> str:
     """``quant_method``; in ``hf_quant_config.json`` it follows from the producer (``config.py:953``)."""
     method = block.get("quant_method")
     if method is None:
@@ -113,15 +127,15 @@ def _method(block: Mapping[str, Any]) -> str:
     return str(method).lower()
 
 
-def _with_producer(quant_file: Mapping[str, Any]) -> Mapping[str, Any]:
+def layers_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any]:
     if not quant_file:
         raise stop("create", "MIXED_PRECISION needs 'quantized_layers', and there is no hf_quant_config.json",
                    "vllm.quant-mixed-layers", key="quantized_layers")  # fmt: skip
-    _method(quant_file)
+    quant_method(quant_file)
     return quant_file
 
 
-def _algorithm(block: Mapping[str, Any]) -> str:
+def algorithm_of(block: Mapping[str, Any]) -> str:
     inner = block.get("quantization", block)
     algorithm = inner.get("quant_algo") if isinstance(inner, Mapping) else None
     if not algorithm:
@@ -163,7 +177,7 @@ def _shifter(target_layers: int, layers: int) -> Callable[[str], str]:
     return shift
 
 
-def _starred(entries: Sequence[str], mapped: Callable[[str], str]) -> list[str]:
+def starred(entries: Sequence[str], mapped: Callable[[str], str]) -> list[str]:
     """A trailing ``*`` becomes the name itself and all below it (``modelopt.py:266``), for mapped configs only."""
     if mapped is _same:
         return list(entries)
@@ -177,31 +191,37 @@ def _starred(entries: Sequence[str], mapped: Callable[[str], str]) -> list[str]:
     return [mapped(entry) for entry in split]
 
 
-def _excluder(block: Mapping[str, Any], mapped: Callable[[str], str]) -> Callable[[str], bool]:
+def excluded_entries(block: Mapping[str, Any], mapped: Callable[[str], str]) -> list[str]:
+    """The names and patterns that ModelOpt leaves out, in vLLM's names."""
     inner = block.get("quantization")
     entries = inner.get("exclude_modules", []) if isinstance(inner, Mapping) else None
     if entries is None:
         entries = block.get("ignore", block.get("exclude_modules", []))
     if not isinstance(entries, list):
         raise stop("create", "exclude_modules must be a list", "vllm.quant-ignore", key="ignore")
-    listed = _starred([str(entry) for entry in entries], mapped)
+    return starred([str(entry) for entry in entries], mapped)
+
+
+def _excluder(block: Mapping[str, Any], mapped: Callable[[str], str]) -> Callable[[str], bool]:
+    listed = excluded_entries(block, mapped)
     return lambda module: any(entry in module or fnmatchcase(module, entry) for entry in listed)
 
 
-def _group_size(info: Mapping[str, Any]) -> None:
+def check_group_size(info: Mapping[str, Any]) -> None:
     if info.get("group_size") not in (None, 16):
         raise Unknown(f"a group size of {info.get('group_size')} is not one that convertkit's tables describe")
 
 
-def _grid_of(algorithm: str) -> Grid:
+def grid_of(algorithm: str) -> Grid:
     if algorithm not in MODELOPT_LINEAR:
         raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables describe")
     return "mo-a16" if algorithm == "W4A16_NVFP4" else "mo-a4"
 
 
-def _uniform(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
+def uniform_grid(block: Mapping[str, Any], algorithm: str) -> Grid:
+    """How a config of one algorithm builds what it does not leave out."""
     inner = block.get("quantization", block)
-    _group_size(inner)
+    check_group_size(inner)
     if "quantization" in block:
         missing = [key for key in ("group_size", "kv_cache_quant_algo", "exclude_modules") if key not in inner]
         if missing:
@@ -211,11 +231,17 @@ def _uniform(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], s
     if algorithm == "NVFP4" and isinstance(groups, Mapping) and groups:
         bare = [isinstance(group, Mapping) and group.get("input_activations") is None for group in groups.values()]
         algorithm = "W4A16_NVFP4" if all(bare) else algorithm
-    excluded, grid = _excluder(block, mapped), _grid_of(algorithm)
+    return grid_of(algorithm)
+
+
+def _uniform(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
+    grid = uniform_grid(block, algorithm)
+    excluded = _excluder(block, mapped)
     return lambda module, kind: "dense" if excluded(module) else grid
 
 
-def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
+def mixed_layers(block: Mapping[str, Any], mapped: Callable[[str], str]) -> dict[str, str]:
+    """The algorithm of every listed layer, in vLLM's names."""
     inner = block.get("quantization", block)
     listed = inner.get("quantized_layers") if isinstance(inner, Mapping) else None
     if not isinstance(listed, Mapping) or not listed:
@@ -225,13 +251,18 @@ def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str
     for name, info in listed.items():
         if not isinstance(info, Mapping) or not info.get("quant_algo"):
             raise stop("create", f"'{name}' has no quant_algo", "vllm.quant-mixed-layers", key="quantized_layers")
-        _group_size(info)
+        check_group_size(info)
         layers[mapped(str(name))] = str(info["quant_algo"]).upper()
+    return layers
+
+
+def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
+    layers = mixed_layers(block, mapped)
     excluded = _excluder(block, mapped)
 
     def ask(module: str, kind: str) -> Grid:
         found = None if excluded(module) else _listed(module, layers)
-        return "dense" if found is None else _grid_of(found)
+        return "dense" if found is None else grid_of(found)
 
     return ask
 
@@ -251,9 +282,8 @@ def _listed(module: str, layers: Mapping[str, str]) -> str | None:
     return found.pop() if found else None
 
 
-def _compressed_tensors(block: Mapping[str, Any]) -> Ask:
-    """Exact names and ``re:`` expressions (from the start of the name) against vLLM's own names, then class names
-    that contain a target (``compressed_tensors/utils.py:62``)."""
+def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Grid], list[str]]:
+    """Targets with the grid of their group, and the ignored names of a compressed-tensors config."""
     groups = block.get("config_groups")
     targets: dict[str, Grid] = {}
     for group in groups.values() if isinstance(groups, Mapping) else ():
@@ -262,29 +292,38 @@ def _compressed_tensors(block: Mapping[str, Any]) -> Ask:
             raise Unknown("a config group of the quantization config has no list of targets")
         names = [str(name) for name in listed]
         if not (len(names) == 1 and names[0].endswith("Attention")):
-            grid = _scheme_grid(group)
+            grid = scheme_grid(group)
             targets.update((name, grid) for name in names)
-    left_out = block.get("ignore") or []
+    left_out = block.get("ignore", [])
+    if left_out is None:
+        raise stop("create", "'NoneType' object is not iterable", "vllm.quant-ignore", key="ignore")
     if not isinstance(left_out, list):
         raise Unknown("'ignore' of the quantization config is not a list")
-    ignored, matched = _matching([str(item) for item in left_out]), _matching(list(targets))
+    return targets, [str(item) for item in left_out]
+
+
+def _compressed_tensors(block: Mapping[str, Any]) -> Ask:
+    """Exact names and ``re:`` expressions (from the start of the name) against vLLM's own names, then class names
+    that contain a target (``compressed_tensors/utils.py:62``)."""
+    targets, left_out = ct_lists(block)
+    ignored, matched = matching(left_out), matching(list(targets))
 
     def ask(module: str, kind: str) -> Grid:
         if ignored(module) is not None:
             return "dense"
         name = matched(module)
         if name is None:
-            name = next((target for target in targets if _class_meant(target, kind)), None)
+            name = next((target for target in targets if class_meant(target, kind)), None)
         return "dense" if name is None else targets[name]
 
     return ask
 
 
-def _class_meant(target: str, kind: str) -> bool:
+def class_meant(target: str, kind: str) -> bool:
     return not target.startswith("re:") and target.lower() in kind.lower()
 
 
-def _scheme_grid(group: Mapping[str, Any]) -> Grid:
+def scheme_grid(group: Mapping[str, Any]) -> Grid:
     weights = group.get("weights")
     if not isinstance(weights, Mapping):
         return "dense"
@@ -294,7 +333,7 @@ def _scheme_grid(group: Mapping[str, Any]) -> Grid:
     return "ct-a16" if group.get("input_activations") is None else "ct-a4"
 
 
-def _matching(entries: Sequence[str]) -> Callable[[str], str | None]:
+def matching(entries: Sequence[str]) -> Callable[[str], str | None]:
     """The first entry that means a name, or None."""
     expressions = [entry for entry in entries if entry.startswith("re:")]
     try:

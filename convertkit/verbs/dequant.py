@@ -52,4 +52,6 @@ def dequant(
     if only_plan:
         return dry_run(plan)
     reference = None if against is None else open_checkpoint(against)
-    return carry_out(plan, Path(out), [dequant_report(reference, options.workers), audit_report()], options)
+    return carry_out(
+        plan, Path(out), [dequant_report(reference, options.workers), audit_report(options.engines)], options
+    )

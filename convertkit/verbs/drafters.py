@@ -66,7 +66,7 @@ def to_drafter(
         allow_loss=allow_loss,
         files=Files(max_shard_bytes, header_slack_bytes),
     )
-    return dry_run(plan) if only_plan else carry_out(plan, Path(out), [audit_report()], options)
+    return dry_run(plan) if only_plan else carry_out(plan, Path(out), [audit_report(options.engines)], options)
 
 
 def plan_to_drafter(

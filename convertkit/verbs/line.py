@@ -45,7 +45,7 @@ class Options:
 
     ``report_dir`` keeps the reports of an output that is not published; ``publish_anyway`` publishes an output
     that a gate or audit rejects, with that verdict in its reports. ``device`` (cpu, cuda) encodes and expands; checks
-    stay on the CPU.
+    stay on the CPU. ``engines`` are asked in the audit of the output: what they refuse or serve wrong rejects it.
     """
 
     force: bool = False
@@ -56,6 +56,7 @@ class Options:
     report_dir: Path | None = None
     publish_anyway: bool = False
     device: str = "cpu"
+    engines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def carry_out(
         stop_on_signals() if stop is None else nullcontext(stop) as stop,
         Reader(plan.source) as reader,
     ):
-        desk = Desk(reader, stop, options.progress, Buffers(), options.device)
+        buffers = Buffers(pinned=options.device == "cuda")
+        desk = Desk(reader, stop, options.progress, buffers, options.device)
         with (
             open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging,
             Background(lambda halt: source_digests(reader, halt) if given is None else {}) as sources,

@@ -102,4 +102,6 @@ def pack_nvfp4(
     plan = plan_pack(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
     if only_plan:
         return dry_run(plan)
-    return carry_out(plan, Path(out), [gate_report(limits, as_served, options.workers), audit_report()], options)
+    return carry_out(
+        plan, Path(out), [gate_report(limits, as_served, options.workers), audit_report(options.engines)], options
+    )

@@ -10,15 +10,17 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
 from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.verify import Evidence, ExpandedEvidence, RespelledEvidence
+from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Cast, Copy, Expand, Respell
+from convertkit.engines.rules import parse_engines
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT
-from convertkit.release.reports import envelope, render_report
+from convertkit.release.reports import envelope, render_report, settled
 from convertkit.release.rows import (
     dequant_row,
     dequant_summary,
@@ -41,6 +43,7 @@ def report_of(
     rows: Sequence[Mapping[str, Any]],
     summary: Mapping[str, Any],
     found: Sequence[Finding],
+    more: Mapping[str, Any] | None = None,
 ) -> Report:
     plan = case.plan
     document = envelope(
@@ -53,7 +56,7 @@ def report_of(
         summary=summary,
         findings=found,
     )
-    rendered = render_report(name, document, rows)
+    rendered = render_report(name, {**document, **(more or {})}, rows)
     return Report(name, rendered.files, rendered.document, tuple(found))
 
 
@@ -201,15 +204,22 @@ def _against_findings(differing: Mapping[str, int | None]) -> list[Finding]:
     return found
 
 
-def audit_report() -> Reporter:
-    """LOAD_SHAPE_AUDIT.json of what was staged, with the tensors that the plan drops."""
+def audit_report(engines: Sequence[str] = ()) -> Reporter:
+    """LOAD_SHAPE_AUDIT.json of what was staged, with the tensors that the plan drops and what engines would do.
+
+    ``engines`` as for ``audit``: what they would refuse or serve wrong is then an error. Without any, those that the
+    output is meant for answer, and it is a warning if none of them would load it right.
+    """
+    wanted = Wanted(parse_engines(engines), unasked=not engines)
 
     def report(case: Case) -> Report:
         staged = case.output
         fuse = user_groups(case.plan.parameters.get("fuse") or ())
-        audit = audit_written(staged, case.plan.outputs.values(), fuse=fuse)
+        audit = audit_written(staged, case.plan.outputs.values(), fuse=fuse, wanted=wanted)
         dropped = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in case.plan.drops]
         summary = {**audit.summary, "dropped": len(dropped)}
-        return report_of(AUDIT, "load-shape-audit", case, audit.rows, summary, [*audit.findings, *dropped])
+        found = [*audit.findings, *dropped]
+        views = {"engines": [settled(view) for view in audit.engines]}
+        return report_of(AUDIT, "load-shape-audit", case, audit.rows, summary, found, views)
 
     return report

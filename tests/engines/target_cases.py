@@ -1,4 +1,4 @@
-"""Tiny targets, whole and damaged: Qwen3, Llama and Qwen3-MoE for vLLM's loader, hybrid ones for the tables alone."""
+"""Tiny targets, whole and damaged, for vLLM's loader: Qwen3, Llama, Qwen3-MoE, and those of ``hybrid_cases``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from typing import Any
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.demo.drafters import config_of, tensors_of
-from tests.engines.cases import MLP, QKV, added, both, dropped, prefixed, renamed, reshaped, rewritten
+from tests.engines.cases import MLP, QKV, added, both, dropped, reshaped, rewritten
 from tests.engines.drafters import Draft, pack
+from tests.engines.hybrid_cases import DENSE, HYBRID, MOE, PLAIN, TEXT_ONLY, to_dense, to_text
 
 Damage = Callable[[Draft], object]
-HYBRID = "qwen3.5-moe-unfused"
 
 
 @dataclass(frozen=True)
 class TargetCase:
-    """``run`` says that vLLM's loader was run on it: its class can be built without a GPU."""
-
     kind: str
     damage: Damage
-    run: bool = True
 
 
 def model(kind: str) -> Draft:
-    """A whole model: a kind of ``convertkit demo``, or ``llama`` made from its Qwen3."""
-    base = "qwen3" if kind == "llama" else kind
+    """A whole model: a kind of ``convertkit demo``, ``llama`` made from its Qwen3, a hybrid one without experts or
+    without its tower made from the whole one."""
+    base = {"llama": "qwen3", DENSE: MOE, TEXT_ONLY: MOE}.get(kind, kind)
     config: dict[str, Any] = json.loads(json.dumps(config_of(base, "tiny")))
     specs = {item.spec.name: item.spec for item in tensors_of(base, "tiny")}
     if kind == "llama":
@@ -35,7 +33,8 @@ def model(kind: str) -> Draft:
         for key in ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window"):
             config.pop(key)
         specs = {name: spec for name, spec in specs.items() if not name.endswith(("q_norm.weight", "k_norm.weight"))}
-    return Draft(config, specs)
+    made = Draft(config, specs)
+    return to_dense(made) if kind == DENSE else to_text(made) if kind == TEXT_ONLY else made
 
 
 def _ct(leaves: tuple[str, ...], ignore: list[str]) -> Damage:
@@ -63,18 +62,6 @@ def _lost_layer(made: Draft) -> None:
 
 def _lost_expert(made: Draft) -> None:
     made.drop(*[name for name in made.specs if ".layers.1." in name and ".experts.3." in name])
-
-
-def _lost_vision(made: Draft) -> None:
-    made.drop(*[name for name in made.specs if ".visual." in name])
-
-
-def _mtp(made: Draft) -> None:
-    made.put("mtp.fc.weight", "BF16", 64, 128)
-
-
-def _advertised(made: Draft) -> None:
-    made.config["text_config"]["mtp_num_hidden_layers"] = 1
 
 
 ALL = (*MLP, *QKV, "o_proj")
@@ -117,38 +104,14 @@ OWN: Mapping[str, tuple[str, Damage]] = {
     "llama with a q norm": ("llama", added(f"{AT}.self_attn.q_norm.weight", "BF16", 16)),
 }  # fmt: skip
 
-TEXT = "model.language_model"
-TABLES_ONLY: Mapping[str, tuple[str, Damage]] = {
-    "hybrid whole": (HYBRID, lambda made: None),
-    "hybrid fused experts": ("qwen3.5-moe", lambda made: None),
-    "hybrid nested vision": (HYBRID, rewritten("model.visual.", f"{TEXT}.visual.")),
-    "hybrid stripped": (HYBRID, rewritten(f"{TEXT}.", "model.")),
-    "hybrid without prefix": (HYBRID, rewritten("model.", "")),
-    "hybrid doubled": (HYBRID, rewritten(f"{TEXT}.", f"{TEXT}.language_model.")),
-    "hybrid without vision": (HYBRID, _lost_vision),
-    "hybrid with mtp": (HYBRID, _mtp),
-    "hybrid mtp advertised": (HYBRID, _advertised),
-    "hybrid no conv": (HYBRID, dropped(f"{TEXT}.layers.0.linear_attn.conv1d.weight")),
-    "hybrid no decay": (HYBRID, dropped(f"{TEXT}.layers.0.linear_attn.A_log")),
-    "hybrid lost expert": (HYBRID, dropped(f"{TEXT}.layers.2.mlp.experts.1.down_proj.weight")),
-    "hybrid no shared gate": (HYBRID, dropped(f"{TEXT}.layers.1.mlp.shared_expert_gate.weight")),
-    "hybrid z too wide": (HYBRID, reshaped(f"{TEXT}.layers.0.linear_attn.in_proj_z.weight", 80, 64)),
-    "hybrid expert renamed": (
-        HYBRID,
-        renamed(f"{TEXT}.layers.0.mlp.experts.0.up_proj.weight", f"{TEXT}.layers.0.mlp.experts.up_proj.0.weight")),
-    "hybrid model prefix": (HYBRID, prefixed("model.")),
-}  # fmt: skip
-
 
 def target_cases() -> Iterator[tuple[str, TargetCase]]:
     """Every case by name."""
     for kind in ("qwen3", "llama", "qwen3-moe"):
         for name, damage in EVERY.items():
             yield f"{kind}, {name}", TargetCase(kind, damage)
-    for name, (kind, damage) in OWN.items():
+    for name, (kind, damage) in {**OWN, **HYBRID, **PLAIN}.items():
         yield name, TargetCase(kind, damage)
-    for name, (kind, damage) in TABLES_ONLY.items():
-        yield name, TargetCase(kind, damage, run=False)
 
 
 def build_target(case: TargetCase) -> Draft:

@@ -108,8 +108,8 @@ TARGET_FAULTS: dict[str, str] = {
     "hybrid no decay": "E_LOAD_REFUSED",
     "hybrid lost expert": "E_LOAD_UNFILLED",
     "hybrid no shared gate": "E_LOAD_UNFILLED",
-    "hybrid z too wide": "E_LOAD_REFUSED",
-    "hybrid expert renamed": "E_LOAD_REFUSED",
+    "hybrid z too wide": "E_LOAD_CUT",
+    "hybrid expert renamed": "E_LOAD_UNFILLED",
     "qwen3, no head": "E_LOAD_UNFILLED",
     "qwen3, no embedding": "E_LOAD_UNFILLED",
     "qwen3, no layer 1": "E_LAYOUT_MISSING",
@@ -151,7 +151,7 @@ def test_whole_drafters_have_no_error(kind: str, target: Path, tmp_path: Path) -
     assert made.document["engines"][0]["verdict"] == "loads"
 
 
-@pytest.mark.parametrize("name", ["hybrid whole", "hybrid fused experts", "hybrid with mtp", "qwen3 packed"])
+@pytest.mark.parametrize("name", ["hybrid whole", "hybrid fused experts whole", "hybrid with mtp", "qwen3 packed"])
 def test_whole_targets_have_no_error(name: str, tmp_path: Path) -> None:
     made = audit(write(build_target(dict(target_cases())[name]), tmp_path / "t"), engines=["all"])
     assert made.status == 0

@@ -45,8 +45,8 @@ def source_of(made: Draft) -> Source:
 
 
 @cache
-def loaded(name: str) -> Load:
-    return load_drafter(source_of(build(CASES[name])), Target(N, V, H))
+def loaded(name: str, ranks: int = 1) -> Load:
+    return load_drafter(source_of(build(CASES[name])), Target(N, V, H), ranks)
 
 
 def by_outcome(load: Load, outcome: str) -> list[str]:

@@ -6,19 +6,27 @@ import json
 import sys
 from pathlib import Path
 
+from tests.engines import rank_cases
 from tests.engines.cases import build, cases, slug
 from tests.engines.drafters import TARGET, write
 from tests.engines.target_cases import build_target, target_cases
 
 
 def write_all(out: Path) -> int:
-    """Drafters below ``out/cases``, their target in ``out/target``, targets below ``out/targets``; the drafters."""
+    """Drafters below ``out/cases``, their target in ``out/target``, targets below ``out/targets``, and in
+    ``out/ranks`` and ``out/target-ranks`` those that are loaded as ranks; the drafters."""
     target = out / "target"
     target.mkdir(parents=True)
     (target / "config.json").write_text(json.dumps(dict(TARGET)))
     for name, case in target_cases():
-        if case.run:
-            write(build_target(case), out / "targets" / slug(name))
+        write(build_target(case), out / "targets" / slug(name))
+    drafters, targets = dict(cases()), dict(target_cases())
+    for name, ranks in rank_cases.DRAFTERS.items():
+        folder = write(build(drafters[name]), out / "ranks" / slug(name))
+        (folder / "ranks.json").write_text(json.dumps(ranks))
+    for name, ranks in rank_cases.TARGETS.items():
+        folder = write(build_target(targets[name]), out / "target-ranks" / slug(name))
+        (folder / "ranks.json").write_text(json.dumps(ranks))
     written = {slug(name): write(build(case), out / "cases" / slug(name)) for name, case in cases()}
     return len(written)
 

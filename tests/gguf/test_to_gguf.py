@@ -323,11 +323,12 @@ def test_a_folder_gets_report_and_manifest_and_a_file_nothing_beside_it(tmp_path
     (source / "README.md").write_text("A drafter.\n")
     convert(source, tmp_path / "out", target)
     assert sorted(os.listdir(tmp_path / "out")) == [
-        "GGUF_REPORT.json", "MANIFEST.json", "README.md", "SHA256SUMS", "model.gguf"]  # fmt: skip
+        "GGUF_REPORT.json", "LOAD_SHAPE_AUDIT.json", "MANIFEST.json", "README.md", "SHA256SUMS", "model.gguf",
+    ]  # fmt: skip
     convert(source, tmp_path / "one.gguf", target, options=Options(report_dir=tmp_path / "reports"))
     assert sorted(os.listdir(tmp_path)) == ["m", "one.gguf", "out", "reports"]
     assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "out" / "model.gguf").read_bytes()
-    assert os.listdir(tmp_path / "reports") == ["GGUF_REPORT.json"]
+    assert sorted(os.listdir(tmp_path / "reports")) == ["GGUF_REPORT.json", "LOAD_SHAPE_AUDIT.json"]
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,53 +35,15 @@ SETTINGS = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+sys.path.insert(0, str(Path(__file__).parent))
+import vllm_stand_ins as stand_ins  # noqa: E402
+
 PATTERNS = {1: 0xA5, 2: 0x7FA5, 4: 0x7FA5A5A5, 8: 0x5AA55A12345678}
 """By bytes of an element. Floats of two and four bytes are NaN; the drafters of ``tests/engines`` never hold them."""
 
 NAN_F8 = 0x7F
 MEMORY_BYTES = 6 << 30
 """A config that is read wrongly may ask for a model of full size."""
-
-
-def prepare() -> None:
-    """Import vLLM once, with the answers that a CPU cannot give replaced."""
-    import gc
-    import importlib
-
-    import torch
-    import vllm.config.vllm as config
-    import vllm.model_executor.kernels.linear as kernels
-
-    config.HAS_TRITON = True
-    marlin = kernels.MarlinNvFp4LinearKernel
-    marlin.is_supported = classmethod(lambda cls, compute_capability=None: (True, None))
-    marlin.process_weights_after_loading = lambda self, layer: None
-    emulated = [kernels.EmulationNvFp4LinearKernel]
-    from vllm.platforms import current_platform
-
-    kernels._POSSIBLE_NVFP4_KERNELS[current_platform._enum] = emulated
-    kernels.EmulationNvFp4LinearKernel.process_weights_after_loading = lambda self, layer: None
-    torch.accelerator.empty_cache = lambda: None
-    for name in ("qwen3_dflash2", "qwen3_dspark", "llama_eagle3", "qwen3_eagle3"):
-        importlib.import_module(f"vllm.model_executor.models.{name}")
-    for method in ("dflash", "dspark", "eagle3"):
-        entry(method)
-    gc.freeze()
-
-
-def entry(method: str) -> Any:
-    """vLLM's function that loads a drafter of a method and shares the target's tensors with it."""
-    if method == "dflash":
-        from vllm.v1.worker.gpu.spec_decode.dflash.utils import load_dflash_model
-
-        return load_dflash_model
-    if method == "dspark":
-        from vllm.v1.worker.gpu.spec_decode.dspark.utils import load_dspark_model
-
-        return load_dspark_model
-    from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
-
-    return load_eagle_model
 
 
 def speculation(config: dict[str, Any]) -> dict[str, Any]:
@@ -148,8 +110,10 @@ class Watch:
         return loader
 
     def by_storage(self, loaded: Any) -> str | None:
+        """A view of a stored tensor, such as the share of one expert."""
         for stored, tensor in zip(self.names, self.kept, strict=True):
-            if tensor.data_ptr() == loaded.data_ptr() and tensor.numel() == loaded.numel():
+            start = tensor.data_ptr()
+            if start <= loaded.data_ptr() < start + max(tensor.nbytes, 1) and tensor.dtype == loaded.dtype:
                 return stored
         return None
 
@@ -186,12 +150,12 @@ def stub(config: Any) -> Any:
     return outer
 
 
-def load(folder: Path, target: Path) -> dict[str, Any]:
-    """What vLLM does with one drafter: ``loads``, or the stage and the message at which it stops."""
+def load(folder: Path, target: Path, rank: int = 0, size: int = 1) -> dict[str, Any]:
+    """What vLLM does with one drafter on one rank: ``loads``, or the stage and the message at which it stops."""
     from vllm.config import set_current_vllm_config
     from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader import base_loader, get_model
+    from vllm.model_executor.model_loader import get_model
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -225,19 +189,19 @@ def load(folder: Path, target: Path) -> dict[str, Any]:
             given = {"speculative_config": {**method, "model": str(folder)}}
         config = EngineArgs(
             model=str(target), skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256,
-            use_tqdm_on_load=False, **given,
+            use_tqdm_on_load=False, tensor_parallel_size=size, **given,
         ).create_engine_config()  # fmt: skip
         stage = "create"
         with set_current_vllm_config(config):
             place = Path(tempfile.mkdtemp()) / "store"
             init_distributed_environment(1, 0, f"file://{place}", 0, "gloo")
             ensure_model_parallel_initialized(1, 1)
+            stand_ins.become_rank(rank, size)
             if alone:
-                base_loader.process_weights_after_loading = lambda *rest: None  # repacks experts with compiled kernels
                 get_model(vllm_config=config)
                 return {"loads": True, **parameters(watch, None, None)}
             lender = stub(config)
-            model = entry(config.speculative_config.method)(lender, config)
+            model = stand_ins.entry(config.speculative_config.method)(lender, config)
         return {"loads": True, **parameters(watch, model, lender)}
     except Exception as error:
         message = " ".join(str(error).split())[:200].replace(str(folder), folder.name)
@@ -275,7 +239,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("vllm", "transformers", "torch")}
 
 
-def in_child(folder: Path, target: Path) -> dict[str, Any]:
+def in_child(folder: Path, target: Path, rank: int = 0, size: int = 1) -> dict[str, Any]:
     """``load`` in a process of its own: vLLM keeps state, and a wrong config may ask for too much memory."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -284,7 +248,7 @@ def in_child(folder: Path, target: Path) -> dict[str, Any]:
 
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         try:
-            answer = load(folder, target)
+            answer = load(folder, target, rank, size)
         except BaseException:
             answer = {"loads": False, "stage": "crashed", "error": traceback.format_exc(limit=1)}
         with os.fdopen(writer, "w") as stream:
@@ -298,15 +262,23 @@ def in_child(folder: Path, target: Path) -> dict[str, Any]:
     return found
 
 
+def run(folder: Path, target: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One case, alone or as the ranks that it asks for, which are cases of their own."""
+    whole = folder.name.endswith("whole")
+    ranks = folder / "ranks.json"
+    if not ranks.exists():
+        yield folder.name, brief(in_child(folder, target), whole)
+        return
+    for rank, size in json.loads(ranks.read_text()):
+        yield f"{folder.name} {rank} of {size}", brief(in_child(folder, target, rank, size), whole and rank == size - 1)
+
+
 def main(words: list[str]) -> int:
     folder, out = Path(words[0]), Path(words[-1])
     os.environ.update(SETTINGS)
-    prepare()
+    stand_ins.prepare()
     folders = [item for item in sorted(folder.iterdir()) if item.is_dir()]
-    found = {
-        item.name: brief(in_child(item, Path(words[1]) if len(words) == 3 else item), item.name.endswith("whole"))
-        for item in folders
-    }
+    found = {name: made for item in folders for name, made in run(item, Path(words[1]) if len(words) == 3 else item)}
     document = {"versions": versions(), "cases": found}
     out.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     return 0

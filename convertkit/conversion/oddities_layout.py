@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.dtypes import STORED_TYPES
+from convertkit.dtypes import FLOATS, STORED_TYPES
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.layout import Layout, config_value
@@ -17,6 +17,8 @@ LANGUAGE_PREFIXES = ("model.language_model.", "language_model.")
 LAYERS = (("model.layers.", "model.language_model.layers."), ("model.layers.", "language_model.model.layers."))
 """Prefixes of layers that no class reads side by side."""
 
+STACKED = (".experts.gate_up_proj", ".experts.down_proj", ".experts.w13_weight", ".experts.w2_weight")
+
 _EXPERT = compile_template("{rest}.experts.{e}.{x}.weight")
 
 
@@ -25,6 +27,7 @@ def layout_oddities(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]
     yield from _label(checkpoint)
     yield from _two_prefixes(checkpoint)
     yield from _ranks(checkpoint)
+    yield from _stacks(checkpoint)
     yield from _fused_scalars(checkpoint)
     yield from _misaligned(checkpoint)
     if layout.kind in ("causal-lm", "multimodal-lm"):
@@ -76,6 +79,19 @@ def _ranks(checkpoint: Checkpoint) -> Iterator[Finding]:
         shape = list(checkpoint.tensors[wrong[0]].spec.shape)
         message = f"the name is that of one expert, the shape {shape} that of a stack"
         yield _warning("W_EXPERT_RANK", message, tensor=wrong[0], data={"count": len(wrong)})
+
+
+def _stacks(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Dense experts of a layer in one tensor: right for transformers 5, and no linear that could be packed."""
+    found = [
+        name
+        for name, ref in checkpoint.tensors.items()
+        if name.endswith(STACKED) and len(ref.spec.shape) == 3 and ref.spec.dtype in FLOATS
+    ]
+    if found:
+        message = f"{len(found)} tensors hold all experts of a layer; experts are packed one by one"
+        fix = "to pack them: repair --split experts first"
+        yield finding("N_EXPERTS_STACKED", "note", message, tensor=found[0], fix=fix, data={"count": len(found)})
 
 
 def _fused_scalars(checkpoint: Checkpoint) -> Iterator[Finding]:

@@ -106,6 +106,15 @@ def test_stacked_experts_hold_the_gate_half_first_and_scales_per_half(tmp_path: 
     assert after[f"{home}.w2_weight_scale_2"][1] == (3,)
 
 
+def test_packing_says_that_stacked_experts_stay_dense(tmp_path: Path) -> None:
+    source = model(tmp_path / "source", None)
+    repair(source, tmp_path / "stacked", RepairRequest(fuse=("experts",)))
+    made = pack_nvfp4(tmp_path / "stacked", tmp_path / "out", include=("layers.{i}.self_attn.{x}",))
+    assert isinstance(made, Result)
+    told = [item for item in made.findings if item.code == "N_EXPERTS_STACKED"]
+    assert {(item.data["count"], "--split experts" in item.fix) for item in told} == {(4, True)}
+
+
 def test_rows_0_to_7_are_gate_and_8_to_15_up(tmp_path: Path) -> None:
     specs = [
         spec("model.layers.0.mlp.experts.w13_weight", "BF16", 2, 16, 8),

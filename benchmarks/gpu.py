@@ -36,7 +36,7 @@ from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4
 
 ROUNDS, GOAL = 9, 0.70
-TILE_BYTES = 1 << 22
+TILE_SIZES = (1 << 22, 1 << 24, 1 << 26)
 THREADS = 8
 Bits = NDArray[np.uint16]
 
@@ -128,8 +128,8 @@ def kernels(elements: int) -> None:
         print(f"  {name:14} {speed / 1e12:5.2f} TB/s  {speed / copy:4.0%} of the copy{goal}")
 
 
-def tiles(values: Bits) -> Iterator[slice]:
-    step = max(1, TILE_BYTES // (2 * values.shape[1]))
+def tiles(values: Bits, tile_bytes: int) -> Iterator[slice]:
+    step = max(1, tile_bytes // (2 * values.shape[1]))
     for first in range(0, values.shape[0], step):
         yield slice(first, first + step)
 
@@ -152,17 +152,16 @@ def streamed(elements: int) -> None:
         "encoded": lambda part: cuda.encode_tile(values[part], built, codes[part], scales[part]),
     }
     with ThreadPoolExecutor(THREADS) as pool:
-        least = dict.fromkeys(steps, float("inf"))
-        for _ in range(ROUNDS):
-            for name, step in steps.items():
-                began = time.perf_counter()
-                list(pool.map(step, tiles(values)))
-                least[name] = min(least[name], time.perf_counter() - began)
-    for name, seconds in least.items():
-        print(
-            f"  tiles {name:10} {values.nbytes / seconds / 1e9:6.1f} GB/s of BF16 from host memory, {THREADS} threads"
-        )
-    print(f"  encoded / moved only {least['encoded'] / least['moved only']:.2f}")
+        for tile_bytes in TILE_SIZES:
+            least = dict.fromkeys(steps, float("inf"))
+            for _ in range(ROUNDS):
+                for name, step in steps.items():
+                    began = time.perf_counter()
+                    list(pool.map(step, tiles(values, tile_bytes)))
+                    least[name] = min(least[name], time.perf_counter() - began)
+            speeds = ", ".join(f"{name} {values.nbytes / spent / 1e9:.1f} GB/s" for name, spent in least.items())
+            ratio = least["encoded"] / least["moved only"]
+            print(f"  tiles of {tile_bytes >> 20} MiB from host memory, {THREADS} threads: {speeds}, ratio {ratio:.2f}")
 
 
 def planes_of(shape: tuple[int, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -103,16 +103,13 @@ def _vllm_marlin(part: Part) -> Doubles:
 
 
 def _sglang_marlin(part: Part) -> Doubles:
-    """The same bits without lift and without zeroing: small scales become about 1e-37, signs are lost. The global
-    scale is rounded to BF16 first."""
-    with np.errstate(all="ignore"):
-        halves = (np.abs(_scales()) * 128).astype(np.float16).view(np.uint16)
-    bytes_ = (halves << np.uint16(1)) >> np.uint16(8)
-    wide = ((bytes_ & np.uint16(0x80)) << np.uint16(7)) | ((bytes_ & np.uint16(0x7F)) << np.uint16(4))
-    scales = widened(wide, "BF16").astype(np.float64) / 128
-    scales[list(NAN_BYTES)] = np.nan
+    """The same bits without lift: scales below 2^-6 are stored as such small numbers that the kernel's products with
+    codes are zero. Signs are lost, and the global scale is rounded to BF16 first."""
+    scales = np.abs(_scales())
     rounded = widened(narrowed(np.array([_multiplier(part)], np.float32), "BF16"), "BF16")[0]
-    return _products(scales, float(rounded))
+    with np.errstate(over="ignore"):
+        factor = rounded * np.float32(2.0**119)
+    return _products(np.where(scales < 2.0**-6, 0.0, scales), float(factor) * 2.0**-119)
 
 
 def _ggml(part: Part) -> Doubles:
@@ -133,7 +130,7 @@ ENGINES: dict[str, Engine] = {
         "vllm 0.33.0 quantization/utils/nvfp4_emulation_utils.py:576-630", "run", True, _package("modelopt")
     ),
     "sglang-marlin": Engine(
-        "sglang 0.5.23 srt/layers/quantization/marlin_utils_fp4.py:31-58,203", "read", True, _sglang_marlin
+        "sglang 0.5.23 srt/layers/quantization/marlin_utils_fp4.py:31-58,203, dequant.h", "run", True, _sglang_marlin
     ),
     "ggml": Engine("gguf 0.19.0 quants.py NVFP4; llama.cpp conversion/base.py:825-847", "run", False, _ggml),
     "modelopt": Engine(

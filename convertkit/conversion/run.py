@@ -158,7 +158,7 @@ def _encode_rows(job: Job, ref: TensorRef, encode: Callable[..., None], codes: T
     rows, width = ref.spec.shape
     storage = STORAGE[ref.spec.dtype]
     row_bytes = width * np.dtype(storage).itemsize
-    for first, last in row_tiles(rows, row_bytes):
+    for first, last in row_tiles(rows, row_bytes, desk.tile_bytes):
         desk.stop.check()
         source = desk.buffers.take("source", storage, (last - first, width))
         codes_tile = desk.buffers.take("codes", "|u1", (last - first, width // 2))
@@ -180,7 +180,8 @@ def _run_expand(job: Job, unit: Expand) -> dict[str, str]:
     table = kernels.prepare(decode_table(bits, packed.spelling.sense, unit.dtype, unit.arithmetic))
     out = TensorOut(job, unit.outputs[0])
     half, blocks = packed.in_features // 2, packed.in_features // GROUP
-    for first, last in row_tiles(packed.out_features, packed.in_features * DTYPES[unit.dtype].bits // 8):
+    row_bytes = packed.in_features * DTYPES[unit.dtype].bits // 8
+    for first, last in row_tiles(packed.out_features, row_bytes, desk.tile_bytes):
         desk.stop.check()
         codes = desk.buffers.take("codes", "|u1", (last - first, half))
         scales = desk.buffers.take("scales", "|u1", (last - first, blocks))

@@ -18,7 +18,15 @@ from convertkit.conversion.gguf_units import Quantize, Recode, Regroup
 from convertkit.conversion.gridsearch import GridFact, off_grid_finding, search_grid
 from convertkit.conversion.plan import Plan, Unit
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.tiles import Buffers, bytes_view, in_parallel, raise_all, row_tiles
+from convertkit.conversion.tiles import (
+    DEVICE_TILE_BYTES,
+    TILE_BYTES,
+    Buffers,
+    bytes_view,
+    in_parallel,
+    raise_all,
+    row_tiles,
+)
 from convertkit.conversion.units import Cast, Expand, Pack, Respell
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
@@ -63,6 +71,11 @@ class Desk:
     progress: Progress
     buffers: Buffers
     device: str = "cpu"
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a dense tile whose size decides nothing: larger where each one is sent to a device and back."""
+        return TILE_BYTES if self.device == "cpu" else DEVICE_TILE_BYTES
 
 
 def survey(plan: Plan, desk: Desk, workers: int) -> Facts:
@@ -124,7 +137,7 @@ def _amax(desk: Desk, task: tuple[str, TensorRef]) -> Glimpse:
     storage = STORAGE[ref.spec.dtype]
     row_bytes = width * np.dtype(storage).itemsize
     largest = 0
-    for first, last in row_tiles(rows, row_bytes):
+    for first, last in row_tiles(rows, row_bytes, desk.tile_bytes):
         desk.stop.check()
         tile = desk.buffers.take("source", storage, (last - first, width))
         desk.reader.read_into(ref, first * row_bytes, bytes_view(tile))

@@ -14,6 +14,8 @@ from convertkit.errors import ConvertError, Finding
 
 TILE_BYTES = 1 << 22
 """Bytes of a dense tile: enough for the disk and the hash, and a few of them still fit the caches."""
+DEVICE_TILE_BYTES = 1 << 24
+"""The same for a tile that goes to a device and back, which costs some Python each time."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -111,9 +111,11 @@ def finding_text(item: Finding) -> str:
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
-    """One line for each finding, and the cure below; neighbours with the same cure share one line of it."""
+    """One line for each finding, and the cure below; neighbours with the same cure share one line of it. What source
+    and output have in common is said once."""
     lines: list[str] = []
-    for fix, group in groupby(findings, key=lambda item: item.fix):
+    each = {(item.code, item.severity, item.message, item.where, item.fix): item for item in findings}
+    for fix, group in groupby(each.values(), key=lambda item: item.fix):
         same = list(group)
         lines.extend(finding_text(replace(item, fix="")) for item in same)
         if fix:

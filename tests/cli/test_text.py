@@ -134,3 +134,9 @@ def test_neighbours_with_the_same_cure_share_it() -> None:
         "error E_DIGEST: other bytes [c]",
         "  fix: fetch it again",
     ]
+
+
+def test_the_same_finding_is_said_once() -> None:
+    item = finding("W_MISALIGNED", "note", "as it was", tensor="a", fix="do it")
+    other = finding("W_MISALIGNED", "note", "as it was", tensor="b", fix="do it")
+    assert findings_text([item, other, item]).count("as it was") == 2

@@ -1,16 +1,15 @@
 """The vocabulary of a GGUF: read from a Hugging Face folder, or copied from another GGUF.
 
 Format facts: llama.cpp 0.5.0-dev ``conversion/base.py`` (what is written) and ``src/llama-vocab.cpp`` (what the names
-of pre-tokenizers stand for); sentencepiece ``sentencepiece_model.proto`` (fields 1.1 piece, 1.2 score, 1.3 type).
-A pre-tokenizer is recognised by its regular expression, not by the ids that some text gets, so that an extended
-vocabulary is no obstacle.
+of pre-tokenizers stand for).
+Whether a text begins with BOS or ends with EOS is what the tokenizer's own post-processor does, as there.
 """
 
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG
 from convertkit.containers.gguf_values import Scalar, Strings, Value, numbers, strings, text, truth, u32
 from convertkit.containers.strict_json import parse_json
+from convertkit.conversion.gguf_pretokenizer import described, ends_of, recognise
+from convertkit.conversion.gguf_sentencepiece import CONTROL, NORMAL, UNUSED, USER_DEFINED, adds_prefix, sentencepieces
 from convertkit.errors import refusal
-
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""Token types, the same numbers in sentencepiece and in GGUF."""
 
 SPECIAL_TOKENS: Mapping[str, str] = {
     "bos": "bos_token_id",
@@ -34,23 +32,7 @@ SPECIAL_TOKENS: Mapping[str, str] = {
 }
 """Names in ``tokenizer_config.json`` and the keys of a GGUF, the misspelt one included (gguf 0.19.0 ``Keys``)."""
 
-_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
-_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-PRE_TOKENIZERS: Mapping[str, str] = {
-    _LETTERS + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _END: "qwen2",
-    _LETTERS + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _END: "llama-bpe",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|"
-    + _END: "qwen35",
-    _CASED + r"*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + _ENDINGS + "|" + _CASED + r"+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + _ENDINGS
-    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _END: "gpt-4o",
-    _CASED + r"*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|" + _CASED + r"+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|"
-    + _END: "tekken",
-    "": "gpt-2",
-}  # fmt: skip
-"""Expression of the split before byte-level BPE, and llama.cpp's name for it; "" is the built-in one of GPT-2."""
-
+DOCUMENT = "tokenizer.json"
 MAX_TOKENS = 1 << 24
 PAD_SCORE = -10_000.0
 ADDED_SCORE = -1_000.0
@@ -72,12 +54,13 @@ def vocabulary_of_folder(folder: Path, size: int, pre: str | None = None) -> dic
     """
     if size > MAX_TOKENS:
         raise _refuse(f"a vocabulary of {size:,}; the limit is {MAX_TOKENS:,}", CONFIG, "check 'vocab_size'")
-    settings = _json(folder, "tokenizer_config.json")
+    settings, document = _json(folder, "tokenizer_config.json"), _json(folder, DOCUMENT)
     if (folder / "tokenizer.model").is_file():
         made, ids = _sentencepiece(folder, settings, size)
     else:
-        made, ids = _byte_level(folder, size, pre)
+        made, ids = _byte_level(document, size, pre)
     made.update(_special_tokens(folder, settings, ids, size))
+    made.update(_ends(document, settings))
     template = _chat_template(folder, settings)
     return made if template is None else {**made, "tokenizer.chat_template": text(template)}
 
@@ -100,28 +83,26 @@ def _check_size(highest: int, size: int, file: str) -> None:
         )
 
 
-def _byte_level(folder: Path, size: int, pre: str | None) -> tuple[dict[str, Value], dict[str, int]]:
-    file = "tokenizer.json"
-    document = _json(folder, file)
-    model = document.get("model", {})
+def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tuple[dict[str, Value], dict[str, int]]:
+    file, model = DOCUMENT, document.get("model", {})
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocabulary, dict) or model.get("byte_fallback") or model.get("type", "BPE") != "BPE":
         raise _refuse(
             "no byte-level BPE tokenizer", file, "copy the vocabulary from a GGUF: --target-model TARGET.gguf"
         )
-    name = pre or recognise(document.get("pre_tokenizer"))
+    name = pre or recognise(document)
     if name is None:
-        raise _refuse(f"unknown pre-tokenizer: {split_of(document.get('pre_tokenizer'))}", file,
-                      "name llama.cpp's own with --pre NAME, if it has one for this expression")  # fmt: skip
-    ids = dict(vocabulary)
+        raise _refuse(f"unknown pre-tokenizer: {described(document.get('pre_tokenizer'))}", file,
+                      "name llama.cpp's own with --pre NAME, if it has one for these steps")  # fmt: skip
+    ids: dict[str, int] = {}
     tokens = [f"[PAD{i}]" for i in range(size)]
     types = [UNUSED] * size
-    _check_size(max(ids.values(), default=-1), size, file)
-    for token, number in vocabulary.items():
+    for row in vocabulary.items():
+        token, number = _token(*row, size, file)
+        ids[token] = number
         tokens[number], types[number] = token, NORMAL
-    for added in document.get("added_tokens", []):
-        number, token = added["id"], added["content"]
-        _check_size(number, size, file)
+    for added in _rows(document.get("added_tokens")):
+        token, number = _token(added.get("content"), added.get("id"), size, file)
         ids[token] = number
         control = added.get("special") or _looks_special(token)
         tokens[number], types[number] = (
@@ -133,13 +114,31 @@ def _byte_level(folder: Path, size: int, pre: str | None) -> tuple[dict[str, Val
         "tokenizer.ggml.pre": text(name),
         "tokenizer.ggml.tokens": strings(tokens),
         "tokenizer.ggml.token_type": numbers("i32", types),
-        "tokenizer.ggml.merges": strings([_merge(pair) for pair in model.get("merges", [])]),
+        "tokenizer.ggml.merges": strings(_merges(model.get("merges"))),
     }, ids
 
 
-def _merge(pair: Any) -> str:
-    """``a b``; a space inside a part is shifted out of the way, as in byte-level vocabularies."""
-    return pair if isinstance(pair, str) else " ".join(part.replace(" ", "Ġ") for part in pair)
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _token(token: Any, number: Any, size: int, file: str) -> tuple[str, int]:
+    """A token and its number, once they are known to be that."""
+    if not isinstance(token, str) or type(number) is not int or number < 0:
+        raise _refuse(f"token {token!r} has the number {number!r}", file, "fetch the file again")
+    _check_size(number, size, file)
+    return token, number
+
+
+def _merges(pairs: Any) -> list[str]:
+    """``a b`` each; a space inside a part is shifted out of the way, as in byte-level vocabularies."""
+    made = []
+    for pair in pairs if isinstance(pairs, list) else []:
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise _refuse(f"{pair!r} is not a merge of two tokens", DOCUMENT, "fetch the file again")
+        made.append(" ".join(part.replace(" ", "Ġ") for part in parts))
+    return made
 
 
 def _looks_special(token: str) -> bool:
@@ -152,116 +151,70 @@ def _looks_special(token: str) -> bool:
     )
 
 
-def split_of(pre_tokenizer: Any) -> str:
-    """The regular expression that splits text before byte-level BPE; "" for GPT-2's own, "?" if there is none."""
-    steps = [pre_tokenizer] if isinstance(pre_tokenizer, dict) else []
-    if steps and steps[0].get("type") == "Sequence":
-        steps = steps[0].get("pretokenizers", [])
-    patterns = [step.get("pattern", {}).get("Regex", "?") for step in steps if step.get("type") == "Split"]
-    if not any(step.get("type") == "ByteLevel" for step in steps):
-        return "?"
-    return " then ".join(patterns)
-
-
-def recognise(pre_tokenizer: Any) -> str | None:
-    """llama.cpp's name of a pre-tokenizer in the form of ``tokenizer.json``, or None."""
-    return PRE_TOKENIZERS.get(split_of(pre_tokenizer))
-
-
 def _sentencepiece(folder: Path, settings: Mapping[str, Any], size: int) -> tuple[dict[str, Value], dict[str, int]]:
     file = "tokenizer.model"
     tokens = [f"[PAD{i}]" for i in range(size)]
     scores, types = [PAD_SCORE] * size, [UNUSED] * size
     ids: dict[str, int] = {}
-    for number, (piece, score, kind) in enumerate(sentencepieces(read_small(folder, file))):
+    data = read_small(folder, file)
+    for number, (piece, score, kind) in enumerate(sentencepieces(data)):
         _check_size(number, size, file)
         tokens[number], scores[number], types[number] = piece, score, kind
         ids[piece] = number
-    added = {int(key): row for key, row in settings.get("added_tokens_decoder", {}).items()}
-    for number, row in sorted(added.items()):
-        token = row["content"]
-        _check_size(number, size, "tokenizer_config.json")
+    for place, row in _decoder(settings):
+        token, number = _token(row.get("content"), place, size, "tokenizer_config.json")
         ids[token] = number
         control = row.get("special") or _looks_special(token)
         tokens[number] = token if control else token.replace("▁", " ")
         types[number], scores[number] = CONTROL if control else USER_DEFINED, ADDED_SCORE
     prefix = settings.get("add_prefix_space")
+    prefix = prefix if isinstance(prefix, bool) else adds_prefix(data)
     return {
         "tokenizer.ggml.model": text("llama"),
         "tokenizer.ggml.pre": text("default"),
         "tokenizer.ggml.tokens": strings(tokens),
         "tokenizer.ggml.scores": numbers("f32", scores),
         "tokenizer.ggml.token_type": numbers("i32", types),
-        **({"tokenizer.ggml.add_space_prefix": truth(prefix)} if isinstance(prefix, bool) else {}),
+        **({} if prefix is None else {"tokenizer.ggml.add_space_prefix": truth(prefix)}),
     }, ids
 
 
-def sentencepieces(data: bytes) -> Iterator[tuple[str, float, int]]:
-    """Piece, score and type of every entry of a sentencepiece model. Raises ``E_TOKENIZER`` if it is damaged."""
-    try:
-        for field, value in _fields(data):
-            if field == 1 and isinstance(value, bytes):
-                row = dict(_fields(value))
-                score = struct.unpack("<f", row[2])[0] if isinstance(row.get(2), bytes) else 0.0
-                kind = row.get(3, NORMAL)
-                yield bytes(row.get(1, b"")).decode(), float(score), kind if isinstance(kind, int) else NORMAL
-    except (IndexError, ValueError, struct.error) as error:
-        raise _refuse("the file is not a sentencepiece model", "tokenizer.model", "fetch it again") from error
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Fields of a protobuf message: numbers as int, the rest as bytes."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        kind = tag & 7
-        if kind == 0:
-            value, position = _varint(data, position)
-            yield tag >> 3, value
-            continue
-        if kind not in (1, 2, 5):
-            raise ValueError("unknown wire type")
-        length = {1: 8, 5: 4}.get(kind, 0)
-        if kind == 2:
-            length, position = _varint(data, position)
-        if position + length > len(data):
-            raise ValueError("cut")
-        yield tag >> 3, data[position : position + length]
-        position += length
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise ValueError("number too long")
+def _decoder(settings: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Added tokens of ``tokenizer_config.json`` in the order of their numbers."""
+    rows = settings.get("added_tokens_decoder")
+    listed = rows.items() if isinstance(rows, dict) else ()
+    return sorted(
+        ((int(key), row) for key, row in listed if key.isdecimal() and isinstance(row, dict)), key=itemgetter(0)
+    )
 
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any], ids: Mapping[str, int], size: int) -> dict[str, Value]:
-    """Ids of special tokens: those that the tokenizer names, else those of the configs; and what is added to texts."""
+    """Ids of special tokens: those that the tokenizer names, else those of the configs."""
     config, generation = _json(folder, CONFIG), _json(folder, "generation_config.json")
     made: dict[str, Value] = {}
     for name, key in SPECIAL_TOKENS.items():
-        token = settings.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        number = ids.get(token) if isinstance(token, str) else None
+        number = ids.get(_named(settings, name) or "")
         for scope in (config, config.get("text_config", {}), generation):
             stated = scope.get(f"{name}_token_id") if isinstance(scope, dict) else None
             stated = stated[0] if isinstance(stated, list) and stated else stated
             number = stated if number is None and type(stated) is int else number
         if number is not None and 0 <= number < size:
             made[f"tokenizer.ggml.{key}"] = u32(number)
-    for name in ("bos", "eos"):
-        flag = settings.get(f"add_{name}_token")
-        if isinstance(flag, bool):
-            made[f"tokenizer.ggml.add_{name}_token"] = truth(flag)
     return made
+
+
+def _ends(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Value]:
+    """Whether BOS and EOS are added to a text: what the tokenizer does, else what its settings say."""
+    stated = {name: settings.get(f"add_{name}_token") for name in ("bos", "eos")}
+    done = ends_of(document, {name: _named(settings, name) for name in ("bos", "cls", "eos")})
+    flags = {**stated, **done}
+    return {f"tokenizer.ggml.add_{name}_token": truth(flag) for name, flag in flags.items() if isinstance(flag, bool)}
+
+
+def _named(settings: Mapping[str, Any], name: str) -> str | None:
+    token = settings.get(f"{name}_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:

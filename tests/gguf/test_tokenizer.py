@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from convertkit.containers.gguf_values import plain
-from convertkit.conversion.gguf_tokenizer import recognise, vocabulary_of_folder
+from convertkit.conversion.gguf_pretokenizer import recognise
+from convertkit.conversion.gguf_tokenizer import vocabulary_of_folder
 from convertkit.errors import ConvertError
 from tests.gguf.models import QWEN2_SPLIT, byte_tokens, write_tokenizer
 
@@ -45,19 +46,104 @@ def test_byte_level_vocabulary(tmp_path: Path) -> None:
     assert "bos_token_id" not in found
 
 
-@pytest.mark.parametrize(
-    ("split", "name"), [(QWEN2_SPLIT, "qwen2"), (LLAMA3_SPLIT, "llama-bpe"), ("", "gpt-2"), (r"\d", None)]
-)
-def test_pre_tokenizers_are_known_by_their_expression(split: str, name: str | None, tmp_path: Path) -> None:
+CASES = [("qwen2", QWEN2_SPLIT), ("smaug-bpe", LLAMA3_SPLIT), ("gpt-2", ""), (None, r"\d")]
+
+
+@pytest.mark.parametrize(("name", "split"), CASES)
+def test_pre_tokenizers_are_known_by_their_expression(name: str | None, split: str, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, split)
-    assert recognise(json.loads((tmp_path / "tokenizer.json").read_text())["pre_tokenizer"]) == name
+    assert recognise(json.loads((tmp_path / "tokenizer.json").read_text())) == name
 
 
-def test_two_expressions_or_no_byte_level_are_not_known() -> None:
-    split = {"type": "Split", "pattern": {"Regex": QWEN2_SPLIT}}
-    assert recognise({"type": "Sequence", "pretokenizers": [split, split, {"type": "ByteLevel"}]}) is None
-    assert recognise({"type": "Sequence", "pretokenizers": [split]}) is None
-    assert recognise(None) is None
+def split(regex: str, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": invert}
+
+
+def named(*steps: dict[str, Any], whole_words: bool = False) -> str | None:
+    return recognise({"pre_tokenizer": {"type": "Sequence", "pretokenizers": list(steps)},
+                      "model": {"ignore_merges": whole_words}})  # fmt: skip
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+DIGITS = {"type": "Digits", "individual_digits": True}
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+    "[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+"""As DeepSeek's files spell it, with breaks that are breaks."""
+
+
+def test_steps_decide() -> None:
+    assert named(split(LLAMA3_SPLIT), BYTES, whole_words=True) == "llama-bpe"
+    assert named(split(LLAMA3_SPLIT), BYTES) == "smaug-bpe"
+    assert named(split(QWEN2_SPLIT, "Removed", True), BYTES) == "qwen2"
+    assert named(*map(split, DEEPSEEK), BYTES) == "deepseek-v3"
+    assert named(DIGITS, {**BYTES, "use_regex": True}) == "smollm"
+    assert recognise({"pre_tokenizer": {**BYTES, "use_regex": True}}) == "gpt-2"
+
+
+def test_steps_that_split_otherwise_are_not_known() -> None:
+    first = split(QWEN2_SPLIT)
+    for steps in (
+        (first, first, BYTES), (first,), (BYTES, first), (BYTES,), (split(QWEN2_SPLIT, "Removed"), BYTES),
+        (split(QWEN2_SPLIT, "MergedWithNext"), BYTES), (first, {**BYTES, "use_regex": True}),
+        (first, {**BYTES, "add_prefix_space": True}), (*map(split, DEEPSEEK[:2]), BYTES),
+        ({"type": "Whitespace"}, BYTES),
+    ):  # fmt: skip
+        assert named(*steps) is None
+    for odd in (None, [], "x", {"type": "Sequence"}, {"type": "Sequence", "pretokenizers": [3]}, {"type": "Split"}):
+        assert recognise({"pre_tokenizer": odd}) is None
+
+
+def special(name: str) -> dict[str, Any]:
+    return {"SpecialToken": {"id": name, "type_id": 0}}
+
+
+def test_what_is_added_is_what_the_post_processor_adds(tmp_path: Path) -> None:
+    """It has the last word; without one the settings have it."""
+    write_tokenizer(tmp_path)
+    edit(tmp_path / "tokenizer_config.json", bos_token="<|endoftext|>", add_bos_token=False, add_eos_token=True)
+    assert (vocabulary(tmp_path)["add_bos_token"], vocabulary(tmp_path)["add_eos_token"]) == (False, True)
+    sequence = {"Sequence": {"id": "A", "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [special("<|endoftext|>"), sequence], "pair": []}
+    edit(
+        tmp_path / "tokenizer.json",
+        post_processor={"type": "Sequence", "processors": [{"type": "ByteLevel"}, template]},
+    )
+    assert (vocabulary(tmp_path)["add_bos_token"], vocabulary(tmp_path)["add_eos_token"]) == (True, False)
+    template = {**template, "single": [sequence, special("<|im_end|>")]}
+    edit(tmp_path / "tokenizer.json", post_processor=template)
+    assert (vocabulary(tmp_path)["add_bos_token"], vocabulary(tmp_path)["add_eos_token"]) == (False, True)
+
+
+def test_a_sentencepiece_model_says_whether_a_space_is_put_first(tmp_path: Path) -> None:
+    body = piece("<unk>", 0.0, 2) + piece("▁a", -1.0)
+    for normalizer, found in ((b"", None), (b"\x1a\x02\x18\x01", None), (b"\x1a\x02\x18\x00", False)):
+        (tmp_path / "tokenizer.model").write_bytes(body + normalizer)
+        assert vocabulary(tmp_path, 4).get("add_space_prefix") is found
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "an added token without number": {"added_tokens": [{"content": "<x>"}]},
+    "an added token below zero": {"added_tokens": [{"id": -1, "content": "<x>"}]},
+    "an added token without text": {"added_tokens": [{"id": 5}]},
+    "a number that is true": {"added_tokens": [{"id": True, "content": "<x>"}]},
+    "a merge of three": {"model": {"vocab": {"a": 0}, "merges": [["a", "b", "c"]]}},
+    "a merge of numbers": {"model": {"vocab": {"a": 0}, "merges": [[1, 2]]}},
+    "a merge of one": {"model": {"vocab": {"a": 0}, "merges": ["a"]}},
+    "a number that is text": {"model": {"vocab": {"a": "0"}, "merges": []}},
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_damaged_tokenizer_is_refused(what: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    edit(tmp_path / "tokenizer.json", **BROKEN[what])
+    with pytest.raises(ConvertError) as caught:
+        vocabulary(tmp_path)
+    assert caught.value.code == "E_TOKENIZER"
 
 
 def test_ids_come_from_configs_if_the_tokenizer_does_not_say(tmp_path: Path) -> None:

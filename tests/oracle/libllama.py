@@ -170,6 +170,34 @@ def _eagle(llama: Llama, drafter: int, arguments: dict[str, Any], features: NDAr
     return llama.all_logits(drafter, count, arguments["vocabulary"])
 
 
+def tokens(folder: Path, model: Path, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text, with what is added to it, in a process of its own."""
+    given, out = folder / "texts.json", folder / "tokens.json"
+    given.write_text(json.dumps(list(texts)))
+    command = [sys.executable, __file__, str(model), str(given), str(out)]
+    done = subprocess.run([*command, "tokens"], env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found: list[list[int]] = json.loads(out.read_text())
+    return found
+
+
+def _tokens(model: str, texts: str, out: str) -> None:
+    llama = Llama()
+    library = ctypes.CDLL(str(package() / "lib" / "libllama.so.0"))
+    library.llama_model_get_vocab.restype = ctypes.c_void_p
+    library.llama_model_get_vocab.argtypes = [ctypes.c_void_p]
+    number, flag = ctypes.c_int32, ctypes.c_bool
+    library.llama_tokenize.argtypes = [ctypes.c_void_p, ctypes.c_char_p, number, ctypes.c_void_p, number, flag, flag]
+    vocabulary = library.llama_model_get_vocab(llama.model(model))
+    found = []
+    for text in json.loads(Path(texts).read_text()):
+        data, room = text.encode(), (number * 4096)()
+        count = library.llama_tokenize(vocabulary, data, len(data), room, 4096, True, True)
+        assert count >= 0
+        found.append(list(room[:count]))
+    Path(out).write_text(json.dumps(found))
+
+
 def quantize(source: Path, out: Path, file_type: int, head_type: int | None = None) -> None:
     """llama.cpp's own quantizer (``llama_model_quantize``) with one thread, in a process of its own.
 
@@ -241,7 +269,9 @@ def _wait(server: subprocess.Popen[str], port: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 5:
+    if sys.argv[-1] == "tokens":
+        _tokens(*sys.argv[1:4])
+    elif len(sys.argv) == 5:
         _quantize(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         main(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2])

@@ -64,7 +64,7 @@ def _system() -> Iterator[Check]:
     yield Check("convertkit", "cores", "ok", str(cores))
     for name in NEEDED:
         found = _version(name)
-        yield Check("convertkit", name, "missing" if found is None else "ok", found or "", "pip install convertkit")
+        yield Check("convertkit", name, "missing" if found is None else "ok", found or "", f"pip install {name}")
 
 
 def _version(package: str) -> str | None:

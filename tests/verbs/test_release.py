@@ -166,7 +166,15 @@ def test_a_gguf_beside_the_pack(tmp_path: Path) -> None:
     text = LOSSY.replace("[card]", gguf + "[card]").replace("version =", 'target_model = "target"\nversion =', 1)
     text = text.replace('variants = [".", "bf16"]', "").replace('variants = ["bf16"]', "")
     text = text.replace('files = ["drafter/LICENSE", "drafter/NOTICE"]', "")
-    made = make(write_recipe(tmp_path, text), tmp_path / "out")
+    recipe = write_recipe(tmp_path, text)
+    planned = release(recipe, tmp_path / "out", only_plan=True)
+    assert isinstance(planned, ReleasePlan)
+    made = make(recipe, tmp_path / "out")
+    real = {path: len(data) for path, data in contents(tmp_path / "out").items()}
+    foreseen = {item["path"]: item["size_bytes"] for item in planned.document["files"]}
+    assert foreseen.keys() == real.keys()
+    assert {path: size for path, size in foreseen.items() if size is not None}.items() <= real.items()
+    assert foreseen["gguf/model.gguf"] is not None
     row = made.report["rows"][2]
     assert row["weights"][0]["path"] == "model.gguf"
     assert verify(tmp_path / "out", strict=True).status == 0

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 SWEEPS = {"mse": (4, 8), "four-over-six": (0, 0)}
 """Scale bytes that a search tries below and above that of amax."""
+PIECE_BLOCKS = 1 << 14
+"""Blocks that are derived again at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,39 +163,42 @@ def _measured(unit: Pack, tile: Tile, bits: int, sense: str, encoder: np.float32
 
 def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, plain_bits: int) -> Member:
     """Scales of least error, or with a floor: no scale that is tried has less error; codes are those of the scales."""
-    rule, narrow = RULES.get(unit.arithmetic, slots.AMAX_RULE), NARROW[unit.dtype]
-    words = words_of(tile.source, unit.dtype)
-    peaks = peaks_of(words)
-    scales = tile.scales.reshape(-1)
-    count = scales.size
-    bases = amax_scales(peaks, encoder, least=unit.least_scale, rule=rule, narrow=narrow)[:count]
-    if unit.arithmetic in SWEEPS:
-        from convertkit.checks.kernels_choice import count_worse
-
-        stretched = peaks * np.float32(1.5) if unit.arithmetic == "four-over-six" else peaks
-        others = amax_scales(stretched, encoder, least=unit.least_scale)[:count]
-        sweep = np.array([*SWEEPS[unit.arithmetic], unit.least_scale], np.int64)
-        values = words.view(np.float32)[: 16 * count]
-        wrong_scales = int(
-            count_worse(values, scales, bases.copy(), others.copy(), SCALE_VALUES, sweep, float(encoder))
-        )
-    else:
-        wrong_scales = int(np.count_nonzero(bases != scales))
+    rule = RULES.get(unit.arithmetic, slots.AMAX_RULE)
+    plain = np.empty(tile.codes.size, np.uint8), np.empty(tile.scales.size, np.uint8)
+    pieces = range(0, tile.scales.size, PIECE_BLOCKS)
+    wrong = [_check_piece(unit, tile, first, encoder, float_of(plain_bits), plain) for first in pieces]
     wrong_codes, tally, amax = _measured(unit, tile, recorded, unit.spelling.sense, encoder)
     if rule != slots.AMAX_RULE:  # its divisors are quotients
-        wrong_codes = _nibbles(tile.codes.reshape(-1) ^ codes_under(words, scales, encoder, rule=rule))
-    return Member(
-        PackTally(wrong_codes, wrong_scales, amax, tally), _by_amax(unit, tile, words, peaks, plain_bits, rule)
-    )
-
-
-def _by_amax(unit: Pack, tile: Tile, words: Any, peaks: Any, bits: int, rule: int) -> Tally:
-    """What plain amax would have lost."""
-    encoder = float_of(bits)
-    scales = amax_scales(peaks, encoder, rule=rule, narrow=NARROW[unit.dtype])[: tile.scales.size]
-    codes = codes_under(words, scales, encoder, rule=rule)
+        wrong_codes = sum(codes for _, codes in wrong)
     sense = SENSES.get(unit.arithmetic, "multiplier")
-    return measure_tile(tile.source, unit.dtype, codes, scales, bits, sense, None)[1]
+    by_amax = measure_tile(tile.source, unit.dtype, *plain, plain_bits, sense, None)[1]
+    return Member(PackTally(wrong_codes, sum(scales for scales, _ in wrong), amax, tally), by_amax)
+
+
+def _check_piece(
+    unit: Pack, tile: Tile, first: int, encoder: np.float32, plain: np.float32, planes: tuple[Any, Any]
+) -> tuple[int, int]:
+    """Wrong scales and codes of some blocks from ``first`` on, few enough for the cache. Fills ``planes`` with codes
+    and scales of plain amax, under the global scale ``plain``."""
+    rule, narrow = RULES.get(unit.arithmetic, slots.AMAX_RULE), NARROW[unit.dtype]
+    part = slice(first, first + PIECE_BLOCKS)
+    scales = tile.scales.reshape(-1)[part]
+    words = words_of(tile.source.reshape(-1)[GROUP * first : GROUP * part.stop], unit.dtype)
+    peaks = peaks_of(words)
+    bases = amax_scales(peaks, encoder, least=unit.least_scale, rule=rule, narrow=narrow)[: scales.size]
+    planes[1][part] = amax_scales(peaks, plain, rule=rule, narrow=narrow)[: scales.size]
+    planes[0][GROUP // 2 * first : GROUP // 2 * part.stop] = codes_under(words, planes[1][part], plain, rule=rule)
+    if unit.arithmetic not in SWEEPS:
+        codes = tile.codes.reshape(-1)[GROUP // 2 * first : GROUP // 2 * part.stop]
+        wrong_codes = _nibbles(codes ^ codes_under(words, scales, encoder, rule=rule))
+        return int(np.count_nonzero(bases != scales)), wrong_codes
+    from convertkit.checks.kernels_choice import count_worse
+
+    stretched = peaks * np.float32(1.5) if unit.arithmetic == "four-over-six" else peaks
+    others = amax_scales(stretched, encoder, least=unit.least_scale)[: scales.size]
+    sweep = np.array([*SWEEPS[unit.arithmetic], unit.least_scale], np.int64)
+    values = words.view(np.float32)[: GROUP * scales.size]
+    return int(count_worse(values, scales, bases, others, SCALE_VALUES, sweep, float(encoder))), 0
 
 
 def _nibbles(difference: NDArray[np.uint8]) -> int:

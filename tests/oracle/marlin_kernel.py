@@ -64,15 +64,7 @@ def products(folder: Path) -> list[int]:
         (work / "dequant.h").write_text((folder / HEADER).read_text())
         (work / "marlin_dtypes.cuh").write_text(TYPES)
         (work / "main.cu").write_text(HARNESS)
-        words = [
-            "nvcc",
-            "--expt-relaxed-constexpr",
-            "-std=c++17",
-            "-arch=native",
-            "-o",
-            work / "main",
-            work / "main.cu",
-        ]
+        options = ["--expt-relaxed-constexpr", "-std=c++17", "-arch=native"]
         subprocess.run(["nvcc", *options, "-o", work / "main", work / "main.cu"], check=True)
         done = subprocess.run([work / "main"], check=True, capture_output=True, text=True)
     return [int(line) for line in done.stdout.split()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import INDEX_SUFFIX, open_checkpoint
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.renaming import logical_forms
+from convertkit.dialects.spelling import SPELLINGS
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.layouts.likeness import Form, likeness
 from convertkit.layouts.presets import preset_rules
-from convertkit.layouts.renames import RenameRule, parse_rule, parse_rules, reversed_rules
+from convertkit.layouts.renames import NVFP4_LEAVES, RenameRule, parse_rule, parse_rules, reversed_rules
 
 MAX_LISTED = 20
+PLANES = frozenset(leaf for row in SPELLINGS.values() for leaf in (*row.leaves, row.input_scale))
+"""Last names of the tensors of packed linears."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,19 @@ def reference_forms(path: Path) -> dict[str, Form | None]:
         document = parse_json(read_small(path.parent, path.name), path.name)
         names = document.get("weight_map", document) if isinstance(document, dict) else document
         if isinstance(names, (dict, list)) and names and all(isinstance(name, str) for name in names):
-            return dict.fromkeys(names)
+            return dict.fromkeys(_logical(names))
         raise refusal("E_USAGE", "the reference is neither an index nor a list of names", file=shown(path))
     names = [line.strip() for line in _text(path).splitlines()]
-    return dict.fromkeys(name for name in names if name and not name.startswith("#"))
+    return dict.fromkeys(_logical(name for name in names if name and not name.startswith("#")))
+
+
+def _logical(names: Iterable[str]) -> Iterator[str]:
+    """Names with one ``weight`` in place of the planes of each packed linear, as ``logical_forms`` counts them."""
+    listed = tuple(dict.fromkeys(names))
+    packed = {name.rpartition(".")[0] for name in listed if name.rpartition(".")[2] in NVFP4_LEAVES}
+    for name in listed:
+        module, _, leaf = name.rpartition(".")
+        if module not in packed or leaf not in PLANES:
+            yield name
+        elif leaf in NVFP4_LEAVES:
+            yield f"{module}.weight"

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dialects.tiny import LM_CONFIG, causal_lm, write
+from convertkit.dialects.spelling import spelling_of
+from convertkit.verbs.fix_keys import fix_keys
+from convertkit.verbs.line import Result
+from tests.dialects.tiny import LM_CONFIG, Plane, causal_lm, planes, spec, write
 from tests.release.makers import safetensors
 from tests.verbs.test_fix_keys import edited, refused, renamed
 from tests.verbs.test_pack_and_expand import tensors
@@ -41,3 +44,23 @@ def test_a_reference_that_names_nothing_is_no_reference(tmp_path: Path) -> None:
     source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
     (tmp_path / "names").write_text("# nothing\n")
     assert refused(source, tmp_path / "out", like=tmp_path / "names").code == "E_USAGE"
+
+
+@pytest.mark.parametrize("dialect", ["modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("form", ["names", "index", "folder"])
+def test_a_packed_reference_is_understood_in_every_form(tmp_path: Path, dialect: str, form: str) -> None:
+    """A list of names has the planes of packed linears, which count as one weight."""
+    over: dict[str, Plane | None] = {spelling_of(dialect).input_scale: ("F32", ())}
+    specs = [item for e in range(2) for item in planes(f"model.layers.0.mlp.experts.{e}.up_proj", dialect, over=over)]
+    specs += [spec("model.visual.blocks.0.attn.qkv.weight", "BF16", 12, 16)]
+    right = write(tmp_path / "right", specs, LM_CONFIG)
+    names = [item.name for item in specs]
+    reference = {"folder": right, "names": tmp_path / "names", "index": tmp_path / "x.safetensors.index.json"}[form]
+    (tmp_path / "names").write_text("\n".join(names))
+    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, "a")}))
+    broken = renamed(right, tmp_path / "broken", presets=["nested-vision"], reverse=True)
+    made = fix_keys(broken, tmp_path / "out", like=reference)
+    assert isinstance(made, Result)
+    assert len(made.plan.parameters["rules"]) == 1
+    assert "W_LIKE_LEFT" not in [item.code for item in made.findings]
+    assert tensors(tmp_path / "out") == tensors(right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
 from convertkit.verbs.line import Result
+from convertkit.verbs.manifest import manifest
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair
+from convertkit.verbs.verify import verify
 from tests.dialects.tiny import LM_CONFIG, planes, spec, write
 from tests.verbs.test_pack_and_expand import tensors
 
@@ -281,3 +284,17 @@ def test_the_quantization_config_follows_a_split(tmp_path: Path) -> None:
     assert isinstance(made, Result)
     assert made.status == 0
     assert not [item for item in made.findings if item.severity == "error"]
+
+
+def test_what_a_repair_was_asked_to_make_or_found_is_computed_anew_alike(tmp_path: Path) -> None:
+    source = model(tmp_path / "source", "modelopt")
+    repair(source, tmp_path / "stacked", RepairRequest(fuse=("experts",)))
+    manifest(tmp_path / "stacked")
+    assert verify(tmp_path / "stacked", recompute=True).status == 0
+    report = tmp_path / "stacked" / "LOAD_SHAPE_AUDIT.json"
+    document = json.loads(report.read_text())
+    assert [item["code"] for item in document["findings"] if item["code"] == "E_PACK_STACKED"]
+    document["plan"]["verb"] = "pack-nvfp4"  # no repair: then it is an error that is not stated
+    report.write_text(json.dumps(document))
+    manifest(tmp_path / "stacked")
+    assert "E_RECOMPUTE" in [item.code for item in verify(tmp_path / "stacked", recompute=True).findings]

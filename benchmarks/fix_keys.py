@@ -1,7 +1,8 @@
 """Renaming in a checkpoint of 122,880 expert tensors and one file of 23 GB, sparse on the disk.
 
-``python benchmarks/fix_keys.py [FOLDER] [--full]`` makes a compressed-tensors checkpoint of the shape of
-Qwen3.6-35B-A3B (40 layers, 256 experts, 333 vision tensors one level too deep) and times, each in a process of its own:
+``python benchmarks/fix_keys.py [FOLDER] [--full] [--copies [--scale small]]`` makes a compressed-tensors checkpoint of
+the shape of Qwen3.6-35B-A3B (40 layers, 256 experts, 333 vision tensors one level too deep) and times, each in a
+process of its own:
 
 - ``in place``: seconds in all, seconds in system calls that write (journal and header, fsync included), peak memory
 - ``in place, listed``: the same beside a manifest that lists the digests of all tensors (30 MB), which follows
@@ -11,6 +12,11 @@ Qwen3.6-35B-A3B (40 layers, 256 experts, 333 vision tensors one level too deep) 
 - ``diff``: the checkpoint before against that after, both with recorded digests of tensors, beside parsing the header
 - with ``--full``: the default new output, which hashes every byte, beside hashing the file once
 
+``--copies`` measures something else instead: conversions that only rename, on a generated DFlash 2 drafter with real
+bytes (3.85 GB; ``--scale small`` and ``tiny`` for less): ``to-speculators``, and ``fix-keys`` to a new output, as
+processes of their own, beside ``cp`` of the same file and hashing it once in one thread. ``ratio`` is to 1.3 ``cp`` and
+one hashing pass over the source; ``ratio, both`` counts a pass over the output too, since both files get a digest.
+
 Prints one JSON document. FOLDER needs a filesystem with sparse files; ext4 and xfs can also insert blocks.
 """
 
@@ -19,6 +25,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +37,7 @@ from typing import Any
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.safetensors import encode_header
+from convertkit.demo.generate import generate
 from convertkit.verbs.manifest import manifest
 
 HIDDEN, EXPERT, EXPERTS, VOCABULARY, VISION = 2048, 512, 256, 248_320, 333
@@ -202,12 +210,68 @@ def _copy_sparse(source: str, target: str) -> str:
     return shutil.copy2(source, target)
 
 
+def process(words: list[str]) -> dict[str, float]:
+    """Seconds, CPU seconds and peak memory of a process. Byte code is cached, as that of an installed package is."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    began = time.perf_counter()
+    child_ = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    _, status, usage = os.wait4(child_.pid, 0)
+    seconds = time.perf_counter() - began
+    child_.returncode = os.waitstatus_to_exitcode(status)
+    if child_.returncode:
+        raise SystemExit(child_.stderr.read().decode() if child_.stderr else words[0])
+    return {
+        "seconds": seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak_bytes": usage.ru_maxrss * 1024,
+    }
+
+
+def copies(folder: Path, scale: str, rounds: int = 3) -> dict[str, Any]:
+    """Conversions of a drafter that rename only, the quickest of several rounds."""
+    generate("dflash2", folder / "source", scale=scale)
+    config = json.loads((folder / "source" / "config.json").read_text())
+    (folder / "target").mkdir()
+    target = {
+        **{key: config[key] for key in ("hidden_size", "vocab_size")},
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": config["num_target_layers"],
+    }  # fmt: skip
+    (folder / "target" / "config.json").write_text(json.dumps(target))
+    source, out, weights = str(folder / "source"), str(folder / "out"), folder / "source" / "model.safetensors"
+    command = [sys.executable, "-m", "convertkit"]
+    verbs = {
+        "cp": ["cp", "-r", "--reflink=never", source, out],
+        "to-speculators": [*command, "to-speculators", source, out, "--target-model", str(folder / "target"),
+                           "--target-id", "org/target"],
+        "fix-keys": [*command, "fix-keys", source, out, "--rename", "{rest}=model.{rest}"],
+    }  # fmt: skip
+    found: dict[str, Any] = {"size_bytes": weights.stat().st_size, "hash": {"seconds": hashed(weights)}}
+    for _ in range(rounds):
+        found["hash"]["seconds"] = min(found["hash"]["seconds"], hashed(weights))
+        for name, words in verbs.items():
+            os.sync()
+            made = process(words)
+            shutil.rmtree(out)
+            found[name] = min(found.get(name, made), made, key=lambda item: item["seconds"])
+    for name in ("to-speculators", "fix-keys"):
+        pass_, copy = found["hash"]["seconds"], 1.3 * found["cp"]["seconds"]
+        found[name]["ratio"] = found[name]["seconds"] / (copy + pass_)
+        found[name]["ratio, both"] = found[name]["seconds"] / (copy + 2 * pass_)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="where to work; a temporary folder by default")
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--full", action="store_true", help="also the default new output, which reads 23 GB")
+    parser.add_argument("--copies", action="store_true", help="conversions that only rename, beside cp and hashing")
+    parser.add_argument("--scale", choices=("tiny", "small", "full"), default="full", help="of the drafter of --copies")
     words = parser.parse_args()
+    if words.copies:
+        with tempfile.TemporaryDirectory(dir=words.folder, prefix="copies-") as folder:
+            print(json.dumps(copies(Path(folder), words.scale), indent=2))
+        return 0
     with tempfile.TemporaryDirectory(dir=words.folder, prefix="fix-keys-") as folder:
         result = measure(Path(folder), words.layers, words.full)
     print(json.dumps(result, indent=2))

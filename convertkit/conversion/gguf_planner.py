@@ -39,7 +39,8 @@ class GgufRequest:
     """What the file shall be. ``model`` are the architecture's keys, ``vocabulary`` the ``tokenizer.*`` ones.
 
     ``heads`` maps config fields to numbers of heads, ``leave`` source tensors to the reason they are left out,
-    ``given`` are tensors made from the config. ``experts`` is the number of experts of a layer, 0 without.
+    ``given`` are tensors made from the config. ``experts`` is the number of experts of a layer, 0 without. ``extra``
+    are units made elsewhere, which use the source tensors ``taken``.
     """
 
     type: str
@@ -52,6 +53,8 @@ class GgufRequest:
     experts: int = 0
     leave: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, bytes] = field(default_factory=dict)
+    extra: Sequence[Unit] = ()
+    taken: frozenset[str] = frozenset()
     name: str | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -101,6 +104,7 @@ def plan_gguf(
         for module in identity.packed.values()
         if module.input_scale is not None and module.input_scale.spec.name not in used
     ]
+    units += request.extra
     units += [Given(TensorSpec(name, "F32", (len(data) // 4,)), data) for name, data in request.given.items()]
     notes += [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in drops]
     files = planned_files(_metadata(request, units), _in_order(units), file_name, split)
@@ -147,7 +151,7 @@ def _place(
     placed: list[Placed] = []
     drops = [Drop(name, "scale of a quantized KV cache") for name in identity.planes.kv_scales]
     faults: list[Finding] = []
-    gone = identity.planes.plane_names | set(identity.planes.kv_scales)
+    gone = identity.planes.plane_names | set(identity.planes.kv_scales) | request.taken
     weights: list[tuple[str, Source]] = [(name, ref) for name, ref in source.tensors.items() if name not in gone]
     weights += [(f"{module}.weight", packed) for module, packed in identity.packed.items()]
     for name, weight in weights:

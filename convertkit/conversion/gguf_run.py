@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convertkit.checkpoint import TensorRef
+from convertkit.conversion.gguf_mask import Reembed, run_reembed
 from convertkit.conversion.gguf_tiles import (
     Tile,
     dense_rows,
@@ -224,4 +225,5 @@ GGUF_RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
     Ids: _run_ids,
     Membership: _run_membership,
     Given: _run_given,
+    Reembed: run_reembed,
 }

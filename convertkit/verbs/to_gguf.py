@@ -10,7 +10,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.conversion.gguf_planner import plan_gguf
-from convertkit.conversion.gguf_request import drafter_request, model_request
+from convertkit.conversion.gguf_request import drafter_request, drafter_spec, model_request
 from convertkit.conversion.gguf_split import WHOLE, Split
 from convertkit.conversion.gguf_target import open_target
 from convertkit.conversion.identify import identify
@@ -92,14 +92,16 @@ def plan_to_gguf(
     """The plan of ``to_gguf`` for an opened checkpoint; its words and errors are those."""
     identity = identify(checkpoint)
     drafter = identity.kind == "drafter"
-    if MASK_EMBEDDING in checkpoint.side_files:
-        raise refusal("E_LOSS", "an own embedding of the mask token has no place beside the target's embeddings",
-                      file=MASK_EMBEDDING)  # fmt: skip
     if drafter and target_model is None:
         raise refusal("E_NEEDS_TARGET", "a drafter's vocabulary and layers are those of its target",
                       fix="--target-model DIR or --target-model TARGET.gguf")  # fmt: skip
     target = open_target(checkpoint.root if target_model is None else Path(target_model))
     make = drafter_request if drafter else model_request
     request = make(checkpoint, identity, target, type, pre, name)
+    if drafter and MASK_EMBEDDING in checkpoint.side_files:
+        from convertkit.verbs.gguf_mask import with_mask_embedding
+
+        spec = drafter_spec(identity.layout.name, checkpoint.config)
+        request = with_mask_embedding(checkpoint, request, spec, target)
     parameters = {"pre": pre, "name": name, **split.parameters}
     return plan_gguf(checkpoint, identity, replace(request, parameters=parameters), file_name, split)

@@ -282,3 +282,15 @@ def write_shapes(
     (folder / "model.safetensors").write_bytes(header.prefix + payload)
     (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
     return folder
+
+
+def write_mask_embedding(
+    folder: Path, token: int = 500, width: int = HIDDEN, bare: bool = False
+) -> NDArray[np.float32]:
+    """``mask_embedding.pt`` as drafters carry it, FP32; its values."""
+    import torch
+
+    values: NDArray[np.float32] = values_of("mask_embedding", (1, width), 3)[0]
+    stored = torch.from_numpy(values.copy())
+    torch.save(stored if bare else {"embedding": stored, "mask_token_id": token}, folder / "mask_embedding.pt")
+    return values

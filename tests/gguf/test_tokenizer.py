@@ -93,6 +93,7 @@ def test_steps_that_split_otherwise_are_not_known() -> None:
         ({"type": "Whitespace"}, BYTES),
     ):  # fmt: skip
         assert named(*steps) is None
+    odd: Any
     for odd in (None, [], "x", {"type": "Sequence"}, {"type": "Sequence", "pretokenizers": [3]}, {"type": "Split"}):
         assert recognise({"pre_tokenizer": odd}) is None
 

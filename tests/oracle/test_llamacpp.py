@@ -23,6 +23,7 @@ from tests.gguf.models import (
     TAPS,
     VOCABULARY,
     values_of,
+    write_mask_embedding,
     write_model,
 )
 from tests.gguf.test_speculators import write_reduced_dspark
@@ -119,13 +120,18 @@ def run(folder: Path, out: Path, kind: str, layers: list[int]) -> dict[str, NDAr
     )  # fmt: skip
 
 
-def backbone(folder: Path, kind: str, target: Any, states: Any) -> tuple[NDArray[np.float32], Any]:
+def backbone(
+    folder: Path, kind: str, target: Any, states: Any, mask: NDArray[np.float32] | None = None
+) -> tuple[NDArray[np.float32], Any]:
     """Logits of z-lab's own model over the block, with the target's or the drafter's own ends."""
     dflash: Any = pytest.importorskip("dflash")
     cls = dflash.DFlash2DraftModel if kind == "dflash2" else dflash.DFlashDraftModel
     config = transformers.AutoConfig.from_pretrained(folder / "dflash")
     model = cls.from_pretrained(folder / kind, dtype=torch.float32, **({"config": config} if kind == "dspark" else {}))
     embeddings, head = target.get_input_embeddings().weight, target.lm_head
+    if mask is not None:
+        embeddings = embeddings.detach().clone()
+        embeddings[BLOCK[1]] = torch.from_numpy(mask)
     if kind == "dspark":
         ends = {name: torch.from_numpy(exact(values_of(name, (VOCABULARY, HIDDEN), 0))) for name in
                 ("embed_tokens.weight", "lm_head.weight")}  # fmt: skip
@@ -155,6 +161,23 @@ def test_draft_logits_are_those_of_the_original_package(kind: str, folder: Path,
     expected, _ = backbone(folder, kind, target, states)
     assert np.abs(found["draft"] - expected).max() < NEAR
     assert (found["draft"].argmax(1) == expected.argmax(1)).all()
+
+
+def test_an_own_embedding_of_the_mask_token_is_used(folder: Path, target: Any, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "dflash", "dflash", "F32")
+    mask = write_mask_embedding(source)
+    to_gguf(source, tmp_path / "dflash-f32.gguf", type="f32", target_model=folder / "target")
+    _, states = truth(target, PROMPT)
+    expected, _ = backbone(folder, "dflash", target, states, mask)
+    plain, _ = backbone(folder, "dflash", target, states)
+    found = libllama.logits(
+        tmp_path, target=str(folder / "target.gguf"), draft=str(tmp_path / "dflash-f32.gguf"), prompt=PROMPT,
+        block=BLOCK, layers=[tap + 1 for tap in TAPS], hidden=HIDDEN, vocabulary=VOCABULARY, eagle=False,
+    )["draft"]  # fmt: skip
+    assert np.abs(found - expected).max() < NEAR
+    assert np.abs(plain - expected).max() > 100 * NEAR
+    answer = libllama.serve(folder / "target.gguf", tmp_path / "dflash-f32.gguf", "draft-dflash", "hello the cat")
+    assert answer["timings"]["draft_n"] > 0
 
 
 def test_layer_ids_matter(folder: Path, target: Any, tmp_path: Path) -> None:

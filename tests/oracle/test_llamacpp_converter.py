@@ -14,7 +14,7 @@ from convertkit.containers.gguf_values import Value, encode_value
 from convertkit.containers.reader import Reader
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.to_gguf import to_gguf
-from tests.gguf.models import DRAFTERS, KINDS, write_model, write_tokenizer
+from tests.gguf.models import DRAFTERS, KINDS, write_mask_embedding, write_model, write_tokenizer
 from tests.oracle import their_converter
 
 pytest.importorskip("torch")
@@ -33,7 +33,8 @@ DIALECTS = ("modelopt", "compressed-tensors")
 PACKS = ("modelopt-export-tiny", "modelopt-export-w4a4-tiny", "modelopt-export-mixed-tiny",
          "llmcompressor-oneshot-tiny", "llmcompressor-oneshot-w4a4-tiny")  # fmt: skip
 """Packs of a Qwen 3 that ModelOpt and llm-compressor wrote."""
-CASES = [*((kind, type_) for kind in KINDS for type_ in (*TYPES, *DIALECTS)), *((name, "pack") for name in PACKS)]
+CASES = [*((kind, type_) for kind in KINDS for type_ in (*TYPES, *DIALECTS)), *((name, "pack") for name in PACKS),
+         ("dflash with a mask embedding", "bf16")]  # fmt: skip
 CHANGES: Mapping[str, Mapping[str, Any]] = {"eagle3": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
 """The converter reads the ids of EAGLE-3 at the top level only, and guesses otherwise."""
 
@@ -80,6 +81,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_tokenizer(source, few=80)
         to_gguf(source, root / f"{name}-pack.ours.gguf", type="nvfp4")
         jobs.append([str(source), "--outfile", str(root / f"{name}-pack.theirs.gguf"), "--outtype", "bf16"])
+    masked = write_model(root / "dflash with a mask embedding", "dflash")
+    write_mask_embedding(masked)
+    to_gguf(masked, root / f"{masked.name}-bf16.ours.gguf", target_model=target)
+    out = str(root / f"{masked.name}-bf16.theirs.gguf")
+    jobs.append([str(masked), "--target-model-dir", str(target), "--outfile", out, "--outtype", "bf16"])
     their_converter.convert(jobs, root)
     return root
 

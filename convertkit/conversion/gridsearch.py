@@ -29,8 +29,8 @@ class Where:
     """Where the grids of a group lie in one tensor.
 
     ``on`` of its ``blocks`` lie on the first grid; ``off`` are the first others as (row, block in the row). ``rows``
-    are, for each grid that was found, the first and the last row with a block that lies on it and not on the one
-    before, or None.
+    are, for each grid that was found, the first and the last row with a block that lies on it and on no other, or
+    None.
     """
 
     tensor: str
@@ -117,14 +117,12 @@ def _where(desk: Desk, ref: TensorRef, verdict: Verdict) -> Where:
     off: list[tuple[int, int]] = []
     on = 0
     for first, tile in _tiles(desk, ref):
-        left = np.ones((tile.shape[0], tile.shape[1] // GROUP), bool)
-        for number, grid in enumerate(grids):
-            mine = left & (scales_of_tile(tile, grid) != 0)
-            left &= ~mine
-            if not number:
-                on += int(np.count_nonzero(mine))
-                off += [(first + int(row), int(block)) for row, block in np.argwhere(~mine)[: MAX_LISTED - len(off)]]
-            rows = np.flatnonzero(mine.any(axis=1))
+        masks = [scales_of_tile(tile, grid) != 0 for grid in grids]
+        on += int(np.count_nonzero(masks[0]))
+        off += [(first + int(row), int(block)) for row, block in np.argwhere(~masks[0])[: MAX_LISTED - len(off)]]
+        for number, mask in enumerate(masks):
+            alone = mask & ~np.any([other for other in masks if other is not mask], axis=0)
+            rows = np.flatnonzero(alone.any(axis=1))
             if rows.size:
                 start = spans[number]
                 spans[number] = (first + int(rows[0]) if start is None else start[0], first + int(rows[-1]))

@@ -44,3 +44,20 @@ def test_a_weight_that_is_partly_on_a_grid_is_noted(tmp_path: Path) -> None:
     (item,) = [item for item in found.findings if item.code == "W_PART_GRID"]
     assert item.severity == "note"
     assert item.data["tensors"][0]["off_grid"] == [[7, 2]]
+
+
+def test_two_grids_in_one_weight_are_named_with_their_rows(tmp_path: Path) -> None:
+    one, two = decoded(planes("amax", (64, 64), 1)), decoded(planes("random", (64, 64), 2))
+    found = audit(mlp(tmp_path, down_proj=np.concatenate([one, two])), scan=True)
+    (item,) = [item for item in found.findings if item.code == "W_PART_GRID"]
+    assert item.message == "its blocks lie on two grids"
+    assert len(item.data["grids"]) == 2
+    spans = item.data["tensors"][0]["rows"]
+    assert sorted(spans) == [[0, 63], [64, 127]]
+
+
+def test_weights_expanded_from_mxfp4_lie_on_an_nvfp4_grid(tmp_path: Path) -> None:
+    values = decoded(planes("MXFP4", (64, 64), 4))
+    found = audit(mlp(tmp_path, down_proj=values), scan=True)
+    (item,) = [item for item in found.findings if item.code == "N_ON_GRID"]
+    assert item.data["modules"] == ["model.layers.0.mlp.down_proj"]

@@ -217,3 +217,44 @@ def test_cells_hold_every_scale_and_change_only_at_their_edges(fine: bool) -> No
         cell = int(np.argmin(np.where(made.widths > 0, np.abs(made.scales - scale) - made.widths / 2, np.inf)))
         table = reference.exact_rounded_table(reference.bits_of(scale), "multiplier", "BF16")[8:127, 1:8]
         assert set((table & 0x7F).reshape(-1).tolist()) == set(np.flatnonzero(made.patterns[cell]).tolist())
+
+
+def test_one_normal_value_among_subnormal_ones_is_no_grid() -> None:
+    """A single mantissa is explained by every scale, and by those that explain nothing of it as well."""
+    values = np.array([[81, 65, 35, 40, 6, 10, 3, 0, 0, 0, 0, 0, 0, 0, 0, 130]], np.uint16)
+    verdict = recover.find_grid(lambda: (values,))
+    assert (verdict.status, verdict.blocks) == ("none", 1)
+    assert "0 of 1 blocks fit" in verdict.reason
+
+
+def test_odd_tensors_are_claimed_only_if_they_come_back() -> None:
+    """Constants, values at both ends of BF16, few mantissas, flipped bits: a claim always holds, and nothing crashes."""
+    rng = np.random.default_rng(5)
+
+    def flipped() -> Bits:
+        values = decoded(planes("random", (4, 32), int(rng.integers(1000)))).copy()
+        values.reshape(-1)[rng.integers(0, values.size)] ^= np.uint16(1 << int(rng.integers(0, 16)))
+        return values
+
+    def any_of(count: int, top: int = 0x7F80) -> Bits:
+        return rng.choice(rng.integers(0, top, count), (3, 16)).astype(np.uint16)
+
+    makers = (
+        lambda: np.full((2, 16), int(rng.integers(0, 0x7F80)), np.uint16),
+        lambda: any_of(2),
+        lambda: any_of(5, 300),
+        lambda: (0x7F7F - rng.integers(0, 600, (2, 16))).astype(np.uint16),
+        flipped,
+    )
+    claimed = 0
+    for number in range(40):
+        values = makers[number % len(makers)]()
+        verdict = recover.find_grid(lambda values=values: (values,), thorough=True)  # type: ignore[misc]
+        if verdict.found:
+            again = decoded(packed(values, verdict.found[0])).reshape(-1, 16)
+            equal = (again == values.reshape(-1, 16)).all(axis=1)
+            nonzero = (values.reshape(-1, 16) & 0x7FFF).any(axis=1)
+            assert int((equal & nonzero).sum()) >= verdict.found[0].blocks
+            assert verdict.status != "grid" or equal.all()
+            claimed += verdict.status == "grid"
+    assert claimed >= 8

@@ -250,7 +250,7 @@ class _Search:
         sample = next(iter(self.sweep())).copy()
         scored = [
             (self._count(bits, lambda: (sample,))[0], bits)
-            for bits in self._of_cells(mantissas, best * 3 // 4, range(-3, 5), PART_CELLS)
+            for bits in self._of_cells(mantissas, max(best * 3 // 4, 1), range(-3, 5), PART_CELLS)
         ]
         if not scored:
             return Verdict("none", self.amax, why)

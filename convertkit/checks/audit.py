@@ -22,6 +22,7 @@ from convertkit.checks.gguf_engines import gguf_views
 from convertkit.checks.odd_values import odd_value_findings
 from convertkit.checks.scales import inverted_scales
 from convertkit.checks.scan import scan_findings
+from convertkit.checks.tied import tied_findings
 from convertkit.checks.wanted import Wanted, nowhere
 from convertkit.containers.reader import Reader
 from convertkit.conversion.identify import Identity, identify
@@ -96,6 +97,7 @@ def audit_written(
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)
             findings += odd_value_findings(checkpoint, identity.planes, reader)
+            findings += tied_findings(checkpoint, reader)
             from convertkit.checks.grid_scan import grid_findings
 
             findings += grid_findings(checkpoint, identity.linears, identity.layout, reader, fuse)

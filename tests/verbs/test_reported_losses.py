@@ -130,6 +130,18 @@ def test_an_untied_model_without_a_head_fails_the_audit(tmp_path: Path) -> None:
     assert audit(tmp_path / "tied").status == 0
 
 
+def test_a_stored_head_that_is_not_the_tied_embeddings_fails_the_scan(tmp_path: Path) -> None:
+    config = {**LM_CONFIG, "tie_word_embeddings": True}
+    equal = write(tmp_path / "equal", causal_lm(), config)
+    assert audit(equal, scan=True).status == 0
+    other = write(tmp_path / "other", causal_lm(), config, values={"lm_head.weight": b"\x00\x3f" * (48 * 32)})
+    made = audit(other, scan=True)
+    errors = [item.code for item in made.findings if item.severity == "error"]
+    assert (made.status, errors) == (1, ["E_TIED_DIFFERS"])
+    repair(other, tmp_path / "untied", RepairRequest(set_config=True))
+    assert audit(tmp_path / "untied", scan=True).status == 0
+
+
 def test_layers_under_another_prefix_than_the_reference_are_one_rename(tmp_path: Path) -> None:
     names = [f"layers.0.{leaf}.weight" for leaf in ("one", "two", "three", "four")]
     here = write(tmp_path / "here", [spec(f"model.a.{name}", "BF16", 4, 8) for name in names], {})

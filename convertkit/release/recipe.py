@@ -58,12 +58,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Reference:
-    """Another checkpoint that a variant is compared with; with ``judge`` by the thresholds too."""
+    """Another checkpoint that a variant is compared with; with ``judge`` by the thresholds too, with ``drop_in`` by
+    names, shapes and meaning, as ``audit --against`` does."""
 
     name: str
     path: Path
     variant: str
     judge: bool = False
+    drop_in: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def parse_recipe(document: Mapping[str, Any], base: Path, file: str = "recipe") 
                 _checkpoint(item["path"], base),
                 _folder(item.get("variant", ".")),
                 item.get("judge", False),
+                item.get("drop_in", False),
             )
             for item in document.get("references", ())
         ),

@@ -13,6 +13,7 @@ from convertkit.conversion.identify import identify
 from convertkit.engines.rules import ENGINES
 from convertkit.errors import Finding, finding
 from convertkit.release.recipe import EngineWish, Recipe
+from convertkit.verbs.audit import audit
 from convertkit.verbs.gate import gate
 from convertkit.verbs.release_run import Made
 
@@ -75,7 +76,8 @@ def _required(findings: Sequence[Finding], one: Made) -> Iterator[Finding]:
 
 
 def check_references(recipe: Recipe, made: Sequence[Made], workers: int) -> Checked:
-    """Every reference against its variant; with ``judge`` a threshold that is not met is an error."""
+    """Every reference against its variant; with ``judge`` a threshold that is not met is an error, with ``drop_in``
+    whatever makes the variant no drop-in for it."""
     rows: list[Mapping[str, Any]] = []
     findings: list[Finding] = []
     by_folder = {one.job.variant.folder: one for one in made}
@@ -88,6 +90,7 @@ def check_references(recipe: Recipe, made: Sequence[Made], workers: int) -> Chec
                 "name": reference.name,
                 "variant": one.job.variant.title,
                 "judged": reference.judge,
+                "drop_in": reference.drop_in,
                 "verdict": "fail" if found.status else "pass",
                 "tensors": summary["tensors"],
                 "whole": {key: value for key, value in summary["whole"].items() if not isinstance(value, Mapping)},
@@ -98,4 +101,7 @@ def check_references(recipe: Recipe, made: Sequence[Made], workers: int) -> Chec
         if errors and reference.judge:
             message = f"variant {one.job.variant.title} against '{reference.name}': {len(errors)} limits are not met"
             findings += [finding("E_GATE", "error", message), *errors]
+        if reference.drop_in:
+            departures = audit(one.folder, against=reference.path).findings
+            findings += [item for item in departures if item.code == "E_AGAINST"]
     return Checked(tuple(rows), tuple(findings))

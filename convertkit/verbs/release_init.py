@@ -98,7 +98,8 @@ def _lines(checkpoint: Checkpoint, source: str, base: Path, target: str | None, 
     yield f"files = [{', '.join(files)}]"
     yield ""
     yield from _variants(identity, target)
-    yield "# Compare a variant with another checkpoint; with judge = true the thresholds must hold for it too."
+    yield "# Compare a variant with another checkpoint; with judge = true the thresholds must hold for it too, with"
+    yield "# drop_in = true the variant must have its names, shapes and meaning."
     yield '# [[references]]\n# name = "the drafter before"\n# path = "old-bf16"\n# variant = "."\n# judge = false'
     yield ""
     yield from _engines(identity, drafter)

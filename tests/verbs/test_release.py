@@ -21,7 +21,8 @@ from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
 from convertkit.release.recipe import read_recipe
 from convertkit.verbs import line, release_run
-from convertkit.verbs.line import Options
+from convertkit.verbs.fix_keys import fix_keys
+from convertkit.verbs.line import Options, Result
 from convertkit.verbs.release import ReleasePlan, ReleaseResult, release
 from convertkit.verbs.release_init import release_init
 from convertkit.verbs.verify import verify
@@ -147,6 +148,19 @@ def test_a_reference_is_measured_and_judged_if_asked(seed: Path, tmp_path: Path)
     other.write_text(strict)
     with pytest.raises(ConvertError, match="E_GATE"):
         make(other, tmp_path / "lossy" / "out")
+
+
+def test_a_variant_must_be_a_drop_in_if_asked(seed: Path, tmp_path: Path) -> None:
+    words = '[[references]]\nname = "before"\npath = "{}"\nvariant = "."\ndrop_in = true\n'
+    made = make(write_recipe(tmp_path, SEED + words.format(seed / "drafter")), tmp_path / "out")
+    assert made.report["summary"]["references"][0]["drop_in"]
+    assert verify(tmp_path / "out", strict=True).status == 0
+    renamed = fix_keys(seed / "drafter", tmp_path / "renamed", rename=["layers.{i}.{rest}=blocks.{i}.{rest}"])
+    assert isinstance(renamed, Result)
+    other = write_recipe(tmp_path / "other", SEED + words.format(tmp_path / "renamed"))
+    with pytest.raises(ConvertError, match="E_AGAINST"):
+        make(other, tmp_path / "other" / "out")
+    assert not (tmp_path / "other" / "out").exists()
 
 
 def test_supersedes_tells_stale_files_from_damaged_ones(seed: Path, tmp_path: Path) -> None:

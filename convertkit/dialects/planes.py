@@ -16,7 +16,8 @@ from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
 
 KV_SCALES = frozenset({"k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale"})
-"""Leaves of KV-cache scales, on the attention module or on ``k_proj``/``v_proj`` (both tools, vLLM 0.33)."""
+"""Leaves of KV-cache scales, on the attention module or on ``k_proj``/``v_proj`` (both tools, vLLM 0.33); early
+compressed-tensors wrote ``output_scale`` on the latter."""
 
 FOREIGN: Mapping[str, str] = {
     "qweight": "GPTQ or AWQ",
@@ -113,7 +114,7 @@ def _leaves_by_module(
             plain.append((module, ref))
         elif leaf in _INTEREST:
             modules.setdefault(module, {})[leaf] = ref
-        elif leaf in KV_SCALES:
+        elif leaf in KV_SCALES or (leaf == "output_scale" and module.endswith(("k_proj", "v_proj"))):
             kv_scales.append(name)
         elif leaf in FOREIGN:
             foreign[module] = FOREIGN[leaf]

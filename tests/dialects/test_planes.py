@@ -26,6 +26,8 @@ def test_packed_linears_are_found_with_their_logical_shape(
         *planes("a.down_proj", dialect, over={extra: ("F32", shape)}),
         spec("a.norm.weight", "BF16", 8),
         spec("a.attn.k_scale", "F32", 1),
+        spec("b.attn.v_proj.output_scale", "F32", 1),
+        spec("b.attn.o_proj.output_scale", "F32", 1),
     ]
     found = find_packed(checkpoint(tmp_path, specs))
     assert found.findings == ()
@@ -34,8 +36,9 @@ def test_packed_linears_are_found_with_their_logical_shape(
     assert (module.out_features, module.in_features, module.spelling.dialect) == (8, 48, dialect)
     assert module.input_scale is None
     assert found.packed["a.down_proj"].input_scale is not None
-    assert found.kv_scales == ("a.attn.k_scale",)
-    assert found.plane_names == {item.name for item in specs} - {"a.norm.weight", "a.attn.k_scale"}
+    assert found.kv_scales == ("a.attn.k_scale", "b.attn.v_proj.output_scale")
+    rest = {"a.norm.weight", *found.kv_scales, "b.attn.o_proj.output_scale"}
+    assert found.plane_names == {item.name for item in specs} - rest
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,13 @@ def check_report_place(path: Path) -> None:
         raise refusal("E_USAGE", f"the report's name must end in {SUFFIX}: '{shown(path.name)}'")
     if not path.parent.is_dir():
         raise refusal("E_WRITE", f"there is no folder '{shown(path.parent)}' to write the report in")
-    if os.path.lexists(path) and not _is_report(path):
+    if os.path.lexists(path) and not is_report(path):
         raise refusal("E_OUT_EXISTS", f"'{shown(path.name)}' exists and is no report of convertkit",
                       fix="give the report another name")  # fmt: skip
 
 
-def _is_report(path: Path) -> bool:
+def is_report(path: Path) -> bool:
+    """Whether a file is a report of ours, whatever it is called."""
     try:
         document = parse_json(read_small(path.parent, path.name), path.name)
     except (ConvertError, OSError):

@@ -26,6 +26,7 @@ from convertkit.release.above import covering, records_above
 from convertkit.release.claims import REPORTS
 from convertkit.release.paths import OWN_FILES
 from convertkit.release.recorded import Recorded, renamed_records
+from convertkit.release.report_files import is_report
 
 CHUNK_BYTES = 1 << 20
 MOST_BLOCK_BYTES = 1 << 16
@@ -133,9 +134,9 @@ def _content(root: Path, name: str) -> bytes | None:
 
 
 def _stale_reports(root: Path) -> list[str]:
-    """Reports of ours, with their rows: they are about the bytes before."""
-    names = [part for name in REPORTS for part in (name, name.replace(".json", ".rows.jsonl"))]
-    return _existing(root, names)
+    """Reports of ours, with their rows: they are about the bytes before. Files of others may bear their names."""
+    ours = [name for name in REPORTS if is_report(root / name)]
+    return _existing(root, [part for name in ours for part in (name, name.replace(".json", ".rows.jsonl"))])
 
 
 def _removed(stale: Sequence[str]) -> Iterator[Finding]:

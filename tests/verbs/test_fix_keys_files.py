@@ -64,3 +64,13 @@ def test_a_packed_reference_is_understood_in_every_form(tmp_path: Path, dialect:
     assert len(made.plan.parameters["rules"]) == 1
     assert "W_LIKE_LEFT" not in [item.code for item in made.findings]
     assert tensors(tmp_path / "out") == tensors(right)
+
+
+def test_a_file_of_the_user_under_a_report_s_name_stays(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    (source / "REPAIR_REPORT.json").write_text('{"notes": "mine"}')
+    (source / "REPAIR_REPORT.rows.jsonl").write_text("mine too")
+    made = edited(source, rename=["lm_head.{x}=head.{x}"])
+    assert (source / "REPAIR_REPORT.json").read_text() == '{"notes": "mine"}'
+    assert (source / "REPAIR_REPORT.rows.jsonl").read_text() == "mine too"
+    assert "W_REPORT_REMOVED" not in [item.code for item in made.findings]

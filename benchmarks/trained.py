@@ -46,6 +46,9 @@ class Parameters:
     def has(self, name: str) -> bool:
         return name in self.values
 
+    def shares(self, other: Parameters, name: str) -> bool:
+        return True
+
     def tiles(self, name: str) -> Iterator[tuple[int, int]]:
         yield 0, self.values[name].shape[0]
 

@@ -75,6 +75,11 @@ class Holder:
             raise refusal("E_NEEDS_TARGET", message, fix="name the folder of the target's weights with --target-model")
         raise refusal("E_LAYOUT_MISSING", "the drafter's pass needs it and it is not there", tensor=name)
 
+    def shares(self, other: Holder, name: str) -> bool:
+        """Whether two holders take a weight from the same place and decode it alike."""
+        mine, yours = self.place(name), other.place(name)
+        return mine.desk is yours.desk and mine.weight == yours.weight and self.stored == other.stored
+
     def packed(self, name: str) -> bool:
         return isinstance(self.place(name).weight.stored, PackedModule)
 

@@ -70,21 +70,39 @@ class Streams:
     def products(self, name: str, flat: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The same a range of outputs at a time: ``flat`` [streams, n, in], each tile [streams, n, rows]."""
         weight, bias = f"{name}.weight", f"{name}.bias"
-        shifts = [holder.whole(bias) for holder in self.holders] if self.has(bias) else None
+        shifts = [holder.whole(bias) if self.has(bias) else None for holder in self.holders]
+        alike = self.compared and torch.equal(flat[PROBE], flat[REFERENCE])
         for first, count in self.holders[0].tiles(weight):
-            out: list[Tensor] = [flat] * len(self.of)
-            probe = None
-            for number, holder in enumerate(self.holders):
-                tile = holder.tile(weight, first, count)
-                shift = None if shifts is None else shifts[number][first : first + count]
-                for stream, source in enumerate(self.of):
-                    if source == number:
-                        out[stream] = functional.linear(flat[stream], tile, shift)
-                if self.compared and number == 1:
-                    probe = functional.linear(flat[REFERENCE], tile, shift)
-            if probe is not None:
-                self.modules.setdefault(name, Energy()).add(out[REFERENCE], probe)
-            yield first, torch.stack(out)
+            cut = slice(first, first + count)
+            parts = [
+                (tile, None if shift is None else shift[cut])
+                for tile, shift in zip(self._tiles(weight, first, count), shifts, strict=True)
+            ]
+            made = [functional.linear(flat[stream], *parts[source]) for stream, source in enumerate(self.of[:PROBE])]
+            if self.compared:
+                made.append(self._probed_product(name, flat, parts, made[REFERENCE], alike))
+            yield first, torch.stack(made)
+
+    def _tiles(self, name: str, first: int, count: int) -> list[Tensor]:
+        """Rows of a weight of every holder; what both borrow from one target is read once."""
+        tiles = [self.holders[0].tile(name, first, count)]
+        for other in self.holders[1:]:
+            shared = self.holders[0].shares(other, name)
+            tiles.append(tiles[0] if shared else other.tile(name, first, count))
+        return tiles
+
+    def _probed_product(
+        self, name: str, flat: Tensor, parts: list[tuple[Tensor, Tensor | None]], right: Tensor, alike: bool
+    ) -> Tensor:
+        """The probing stream's product, and the module's own error on the reference's input (``right`` is the
+        reference's result). Where weights or inputs are the same, so are products: they are not made twice."""
+        (mine, my_shift), (yours, your_shift) = parts
+        same = mine is yours or torch.equal(mine, yours)
+        same = same and (my_shift is None or your_shift is None or torch.equal(my_shift, your_shift))
+        out = right if alike and same else functional.linear(flat[PROBE], yours, your_shift)
+        probe = right if same else out if alike else functional.linear(flat[REFERENCE], yours, your_shift)
+        self.modules.setdefault(name, Energy()).add(right, probe)
+        return out
 
     def vector(self, name: str) -> Tensor:
         """A small weight [streams, ...]: a norm, a kernel."""

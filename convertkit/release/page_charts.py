@@ -52,8 +52,8 @@ def fidelity_section(view: View) -> Iterator[str]:
     """Heat maps of SQNR and relative RMS, and the histogram of block scales, for every FIDELITY_GATE."""
     for folder, part in view.parts.items():
         report = part.get(GATE)
-        if report is None or not report.get("rows"):
-            continue
+        if report is None or not report.get("rows") or "whole" not in report["summary"]:
+            continue  # a forward gate's rows are not about weights
         where = f" of {folder}/" if folder else ""
         key = f"-{folder.replace('/', '-')}" if folder else ""
         whole = report["summary"]["whole"]

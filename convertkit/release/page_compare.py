@@ -49,7 +49,7 @@ def _rows(view: View, other: View) -> Iterator[tuple[Cell, ...]]:
 
 def _gate(name: str, found: list[Mapping[str, Any] | None]) -> Iterator[tuple[Cell, ...]]:
     for metric, said, form in METRICS:
-        values = [None if item is None else item["summary"]["whole"].get(metric) for item in found]
+        values = [None if item is None else item["summary"].get("whole", {}).get(metric) for item in found]
         yield Cell(f"{name}: {said}"), *(number(value, form) for value in values)
 
 

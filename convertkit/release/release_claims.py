@@ -51,7 +51,7 @@ def _row_claims(
     gate, expansion = join(folder, GATE), join(folder, EXPANSION)
     if gate in sound:
         report = read_report(root, gate)
-        yield gate, "fidelity", plain(report["summary"]["whole"])
+        yield gate, "fidelity", plain(report["summary"].get("whole", {}))
         yield gate, "on_grid", grid_of(report["rows"])
     if expansion in sound:
         yield expansion, "expansion", expansion_of(read_report(root, expansion))

@@ -17,7 +17,10 @@ from convertkit.release.reports import report_faults
 from convertkit.verbs.drafters import to_speculators
 from convertkit.verbs.gate import GateResult
 from convertkit.verbs.gate_forward import gate_forward
+from convertkit.verbs.manifest import manifest
 from convertkit.verbs.pack import pack_nvfp4
+from convertkit.verbs.report import report
+from convertkit.verbs.verify import verify
 from tests.drafters.make import DV, V, drafter, maps, read, speculators, target, write
 from tests.forward.damage import DAMAGES, change, copied, shift_taps, swap_scales
 
@@ -242,6 +245,17 @@ def test_the_command(made: dict[str, Path], tmp_path: Path) -> None:
     without = [word for word in words if word != "--forward"]
     said = subprocess.run([sys.executable, "-m", "convertkit", *without], capture_output=True, text=True, check=False)
     assert (said.returncode, "--target-model needs --forward" in said.stderr) == (2, True)
+
+
+def test_its_report_in_a_folder_breaks_no_reader_of_reports(made: dict[str, Path], tmp_path: Path) -> None:
+    folder = copied(made["mo"], tmp_path / "folder")
+    run(made, made["mo"], report=folder / "FIDELITY_GATE.json")
+    manifest(folder)
+    assert verify(folder, strict=True).status == 0
+    report(folder, tmp_path / "page.html", compare=made["mo"])
+    assert (tmp_path / "page.html").read_bytes()
+    found = verify(folder, recompute=True, source=made["bf16"])
+    assert "E_INTERNAL" not in {item.code for item in found.findings}
 
 
 def test_torch_is_not_imported_without_forward(made: dict[str, Path]) -> None:

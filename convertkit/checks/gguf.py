@@ -21,7 +21,7 @@ from convertkit.checks.fidelity import Tally
 from convertkit.checks.gguf_rows import (
     STORAGE,
     Bytes,
-    block_parts,
+    block_planes,
     gathered,
     head_tiles,
     order_of,
@@ -173,11 +173,10 @@ def verify_quantize(bench: Bench, unit: Quantize) -> Found:
         tally = PackTally()
         for first, count in head_tiles(rows, width, heads):
             bench.desk.stop.check()
-            elements, scales = block_parts(stored_rows(bench.output, bench.staged(name), first, count))
-            codes = np.ascontiguousarray(elements[:, 0::2] | (elements[:, 1::2] << 4))
+            codes, scales = block_planes(stored_rows(bench.output, bench.staged(name), first, count))
             source = gathered(bench.desk.reader, ref, places[first : first + count]).view(STORAGE[unit.dtype])
             tally += check_pack_tile(
-                np.ascontiguousarray(source), unit.dtype, codes, np.ascontiguousarray(scales), bits, "multiplier",
+                np.ascontiguousarray(source), unit.dtype, codes, scales, bits, "multiplier",
                 unit.arithmetic,
             )  # fmt: skip
         if tally.wrong_codes or tally.wrong_scales:

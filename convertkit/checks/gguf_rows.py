@@ -64,26 +64,22 @@ def gathered(reader: Reader, ref: TensorRef, wanted: NDArray[np.int64]) -> Bytes
     return rows[wanted - first]
 
 
-def nibbles(codes: Bytes) -> Bytes:
-    """Plane codes [rows, in/2] as one code per element."""
-    return np.stack([codes & 15, codes >> 4], axis=2).reshape(codes.shape[0], -1)
+def block_planes(blocks: Bytes) -> tuple[Bytes, Bytes]:
+    """NVFP4 blocks [rows, in/64*36] as plane codes [rows, in/2] and block scales [rows, in/16]."""
+    from convertkit.checks.kernels_blocks import take_apart
 
-
-def block_parts(blocks: Bytes) -> tuple[Bytes, Bytes]:
-    """NVFP4 blocks [rows, in/64*36] as elements [rows, in] and block scales [rows, in/16]."""
-    rows = blocks.shape[0]
-    each = blocks.reshape(rows, -1, 36)
-    groups = each[:, :, 4:].reshape(rows, -1, 8)
-    elements = np.concatenate([groups & 15, groups >> 4], axis=2)
-    return elements.reshape(rows, -1), each[:, :, :4].reshape(rows, -1)
+    rows, each = blocks.shape[0], np.ascontiguousarray(blocks).reshape(-1, 36)
+    codes, scales = np.empty(32 * each.shape[0], np.uint8), np.empty(4 * each.shape[0], np.uint8)
+    take_apart(each, codes, scales)
+    return codes.reshape(rows, -1), scales.reshape(rows, -1)
 
 
 def plane_rows(bench: Bench, source: PackedModule | BlockWeight, wanted: NDArray[np.int64]) -> tuple[Bytes, Bytes]:
-    """Elements and block scales of rows of an NVFP4 source."""
+    """Codes and block scales, as planes, of rows of an NVFP4 source."""
     reader = bench.desk.reader
     if isinstance(source, BlockWeight):
-        return block_parts(gathered(reader, source.weight, wanted))
-    return nibbles(gathered(reader, source.codes, wanted)), gathered(reader, source.block_scale, wanted)
+        return block_planes(gathered(reader, source.weight, wanted))
+    return gathered(reader, source.codes, wanted), gathered(reader, source.block_scale, wanted)
 
 
 def scalar_bits(reader: Reader, ref: TensorRef | None) -> int:
@@ -105,7 +101,7 @@ def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype
         if source.spec.dtype not in BLOCK_TYPES:
             return rows.view(STORAGE.get(source.spec.dtype, "|u1")), source.spec.dtype
         return dequantized(rows, source.spec.dtype).view(np.uint32), "F32"
-    elements, scales = plane_rows(bench, source, wanted)
+    codes, scales = plane_rows(bench, source, wanted)
     if isinstance(source, PackedModule):
         bits, sense = bench.facts.global_bits[source.module], source.spelling.sense
     else:
@@ -114,9 +110,8 @@ def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype
     table = exact_rounded_table(bits, sense, dtype)
     from convertkit.checks.kernels import decode
 
-    values = np.empty(elements.shape, table.dtype)
-    codes = (elements[:, 0::2] | elements[:, 1::2] << 4).astype(np.uint8)
-    decode(codes.reshape(-1), np.ascontiguousarray(scales).reshape(-1), table, values.reshape(-1))
+    values = np.empty((codes.shape[0], 2 * codes.shape[1]), table.dtype)
+    decode(codes.reshape(-1), scales.reshape(-1), table, values.reshape(-1))
     return values, dtype
 
 

@@ -154,6 +154,7 @@ CODES: dict[str, Code] = {
     "E_LOAD_REFUSED": Code(1, "An engine refuses to load the checkpoint."),
     "E_LOAD_UNFILLED": Code(1, "An engine's parameter is filled by no stored tensor and is not borrowed."),
     "E_LOAD_CUT": Code(1, "An engine takes a part of a stored tensor only, because it is larger than it should be."),
+    "E_LOAD_DTYPE": Code(1, "An engine converts a stored tensor value by value, which is not what its bytes mean."),
     "E_LOAD_DROPPED": Code(1, "An engine drops a stored tensor that the model needs."),
     "E_VOCABULARY": Code(1, "A reduced vocabulary is served with the wrong head or without its map."),
     "E_TAPS": Code(1, "The tapped layers do not fit the target, or are read in another order."),

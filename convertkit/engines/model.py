@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 Shape = tuple[int, ...]
 
-Fit = Literal["exact", "rows", "columns", "scalar", "any"]
+Fit = Literal["exact", "rows", "columns", "padded rows", "padded columns", "scalar", "any"]
 """How a stored shape is compared. ``rows`` and ``columns``: a tensor that is larger in that dimension is cut to size
-without a word, as loaders that slice a rank's share do. ``scalar``: one value. ``any``: a reshape, or not compared."""
+without a word, as loaders that slice a rank's share do; where ``padded``, one that is smaller is filled with zeros.
+``scalar``: one value. ``any``: a reshape, or not compared."""
 
 Fresh = Literal["uninitialised", "ones", "zeros", "refused later"]
 """What a parameter holds that nothing filled; ``refused later`` means that the engine notices after loading."""
@@ -67,6 +68,8 @@ class Wrong:
     tensor: str | None = None
     key: str | None = None
     fix: str = ""
+    foreign: bool = False
+    """The engine does not read this kind of file as what it is, which is no fault of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,23 @@ class Load:
         if self.unknown:
             return "unknown"
         return "wrong" if self.wrongs else "loads"
+
+
+CONVERTED: Mapping[str, frozenset[str]] = {
+    "F8_E4M3": frozenset({"F8_E4M3", "BF16", "F16", "F32", "F64"}),
+    "U8": frozenset({"U8", "I8"}),
+    "I64": frozenset({"I64", "I32", "I16", "U8"}),
+    "F32": frozenset({"F32", "F64", "F16", "BF16"}),
+    "BF16": frozenset({"BF16", "F16", "F32", "F64"}),
+    "F16": frozenset({"F16", "BF16", "F32", "F64"}),
+}
+"""By the dtype of a parameter: the stored dtypes whose values mean the same after torch has converted them one by one.
+Bytes of FP8 stored as U8 do not, nor do FP8 weights whose scales are elsewhere."""
+
+
+def strange_dtype(stored: str, parameter: str) -> bool:
+    """Whether a stored tensor loads into a parameter and then means something else."""
+    return stored not in CONVERTED.get(parameter, frozenset({stored}))
 
 
 class Stop(Exception):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.layouts.rules import Family, families
 
 
 @dataclass(frozen=True)
@@ -19,3 +21,13 @@ class Source:
     quant_config: Mapping[str, Any]
     mask_embedding: bool = False
     lost_files: tuple[str, ...] = ()
+
+    @cached_property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Tensors by name."""
+        return {spec.name: spec for spec in self.tensors}
+
+    @cached_property
+    def families(self) -> Mapping[str, Family]:
+        """Names by template: made once for all engines, since models of a hundred thousand tensors are normal."""
+        return families(self.specs)

@@ -257,6 +257,28 @@ def _validated(values: Mapping[str, Any]) -> None:
         raise stop("config", f"RoPE requires an even head_dim, got {head}", "vllm.rope", key="head_dim")
 
 
+NEVER_NULL = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act",
+              "max_position_embeddings", "initializer_range", "rms_norm_eps", "use_cache", "tie_word_embeddings",
+              "attention_bias")  # fmt: skip
+NEVER_NULL_OF: Mapping[str, tuple[str, ...]] = {
+    "qwen3": (*NEVER_NULL, "head_dim", "use_sliding_window", "max_window_layers", "attention_dropout"),
+    "llama": (*NEVER_NULL, "mlp_bias"),
+}
+"""Fields of transformers' config classes that have a default and refuse null, by model type."""
+DTYPES = frozenset({"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto"})
+
+
+def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
+    """Raises Stop for a field that is null and may not be, and for a dtype that torch has not."""
+    for key in NEVER_NULL_OF.get(model_type, NEVER_NULL):
+        if key in config and config[key] is None:
+            message = f"Validation error for field '{key}': null is not of its type"
+            raise stop("config", message, "vllm.config-null", key=key)
+    stated = config.get("dtype") or config.get("torch_dtype")
+    if isinstance(stated, str) and stated.removeprefix("torch.") not in DTYPES:
+        raise stop("config", f"module 'torch' has no attribute '{stated}'", "vllm.config-null", key="dtype")
+
+
 def method_of(config: Mapping[str, Any]) -> str | None:
     """The ``method`` to serve a flat config with, or None if it does not show."""
     label = " ".join(str(name) for name in config.get("architectures") or ())
@@ -278,6 +300,7 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
     if model_type is None:
         message = "Unrecognized model: config.json should have a `model_type` key"
         raise stop("config", message, "vllm.model-type", key="model_type")
+    check_nulls(config, str(model_type))
     values = with_defaults(config, defaults or {})
     _validated(values)
     architecture = _architecture(config, method, str(model_type))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.loading import Book, modules_of
-from convertkit.engines.model import Filled, Load, Note, Parameter, Refused, Stop, Wrong, stop
+from convertkit.engines.model import Filled, Load, Note, Parameter, Refused, Stop, Wrong, stop, strange_dtype
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_config import Unknown, VllmDraft, read_draft
 from convertkit.engines.vllm_params import (
@@ -20,6 +20,7 @@ from convertkit.engines.vllm_params import (
     draft_vocabulary,
     drafter_parameters,
     norms_before_fc,
+    strange,
     uses_features,
 )
 from convertkit.engines.vllm_quant import Quantization, read_quantization
@@ -99,7 +100,12 @@ def _window(draft: VllmDraft) -> None:
     for key in needed:
         if draft.get(key) is None:
             raise stop("create", f"the config has no attribute '{key}'", "vllm.config-keys", key=key)
+    if draft.get("hidden_act") != "silu":
+        message = f"Unsupported activation: {draft.get('hidden_act')}. Only silu is supported for now."
+        raise stop("create", message, "vllm.activation", key="hidden_act")
     if draft.kind.startswith("eagle3"):
+        if "max_position_embeddings" in draft.values and draft.get("max_position_embeddings") is None:
+            raise stop("create", "arange() received None", "vllm.config-keys", key="max_position_embeddings")
         return
     types = draft.get("layer_types")
     swa = bool(draft.dflash.get("use_swa", False))
@@ -159,6 +165,8 @@ def _one(spec: TensorSpec, draft: VllmDraft, quantization: Quantization, book: B
         book.skip(name, "rotary cache")
     elif engine in book.parameters:
         book.load(spec, engine, shard, book.parameters[engine].rule or "vllm.silent")
+        if strange_dtype(spec.dtype, book.parameters[engine].dtype):
+            book.wrongs.append(strange(spec, book.parameters[engine].dtype))
     else:
         _unknown(spec.name, engine, quantization.family != "none", book)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from convertkit.engines.model import Fit, Parameter, Part, stop
+from convertkit.checkpoint import TensorSpec
+from convertkit.engines.model import Fit, Parameter, Part, Wrong, stop
 from convertkit.engines.vllm_config import VllmDraft
 from convertkit.engines.vllm_quant import Grid, Quantization
 
@@ -93,6 +94,12 @@ def _packed(row: Linear, grid: Grid, own: int, columns: int) -> Iterator[Paramet
     elif grid in ("mo-a4", "ct-a4"):
         leaf = "input_scale" if modelopt else "input_global_scale"
         yield Parameter(f"{row.name}.{leaf}", (len(scalars),), "F32", scalars, rule="vllm.input-scale")
+
+
+def strange(spec: TensorSpec, dtype: str) -> Wrong:
+    """A tensor of a dtype that torch converts value by value into something else."""
+    message = f"{spec.dtype} is converted to {dtype} value by value, which is not what it means"
+    return Wrong("E_LOAD_DTYPE", message, "vllm.dtype", spec.name)
 
 
 def norm(name: str, size: int, dtype: str, unread: bool = False) -> Parameter:

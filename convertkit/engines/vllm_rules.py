@@ -28,6 +28,7 @@ _ROWS = (
     _rule("architectures", "the architecture must be registered", f"{_MODELS}/registry.py", 664),
     _rule("config-keys", "a speculators config is taken raw, without defaults of a transformers class",
           f"{_SPEC}/base.py", 59),
+    _rule("activation", "the MLP knows silu only", f"{_MODELS}/llama.py", 114),
     _rule("kv-heads", "heads are divided among key-value heads", "model_executor/layers/attention/attention.py", 330),
     _rule("window", "sliding layers need a window", f"{_MODELS}/qwen3_dflash.py", 152),
     _rule("dflash2-keys", "DFlash 2 reads its four keys from dflash_config", f"{_MODELS}/qwen3_dflash2.py", 253),
@@ -39,6 +40,8 @@ _ROWS = (
     _rule("norm", "a norm that nothing fills stays one", "model_executor/model_loader/default_loader.py", 512),
     _rule("linear", "fused linears are filled share by share; a larger tensor is cut to its share",
           "model_executor/parameter.py", 153),
+    _rule("dtype", "a stored tensor is copied into its parameter, converted value by value if the dtypes differ",
+          "model_executor/model_loader/weight_utils.py", 1529),
     _rule("unknown-name", "a name that no module has is refused", f"{_MODELS}/utils.py", 443),
     _rule("bias", "an unexpected bias of a module that exists is ignored", f"{_MODELS}/utils.py", 458),
     _rule("dropped", "names that a model maps to nothing are dropped", f"{_MODELS}/qwen3_dflash.py", 880),
@@ -115,5 +118,6 @@ _TYPES = Source("transformers", "5.20.2", "configuration_utils.py", 0, "run")
 RULES: Mapping[str, Rule] = {
     **{rule.name: rule for rule in _ROWS},
     "vllm.rope": Rule("vllm.rope", "the rotary embedding needs an even head_dim", _ROPE),
+    "vllm.config-null": Rule("vllm.config-null", "fields with a default refuse null", _TYPES),
     "vllm.layer-types": Rule("vllm.layer-types", "every layer has its entry in layer_types", _TYPES),
 }

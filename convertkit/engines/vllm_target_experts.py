@@ -20,6 +20,7 @@ from convertkit.engines.vllm_target_view import (
     missing,
     named,
     numbers_of,
+    strange_dtypes,
     uncovered,
 )
 
@@ -83,6 +84,7 @@ def _expert(
         message = f"{len(beyond)} tensors of experts that the config does not count ({count}) are dropped"
         view.wrongs.append(Wrong("E_LOAD_DROPPED", message, "vllm.experts-names", beyond[0]))
     rows, columns = shapes[share]
+    strange_dtypes(view, names, plane.dtype)
     wanted: Shape = (rows, columns // plane.divisor) if plane.divisor else ()
     for shape, members in by_shape(view, names).items():
         kind: Misfit = misfit_expert(shape, wanted) if plane.divisor else "" if shape in ((), (1,)) else "no"

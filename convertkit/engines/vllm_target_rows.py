@@ -21,6 +21,7 @@ from convertkit.engines.vllm_target_view import (
     missing,
     named,
     numbers_of,
+    strange_dtypes,
     uncovered,
 )
 
@@ -57,6 +58,7 @@ def _single(view: View, row: Single, mine: Sequence[Placed], numbers: Sequence[N
     for placed in mine:
         view.settle(placed, placed.template)
         names, _ = inside(placed, numbers)
+        strange_dtypes(view, names, row.dtype or "BF16")
         for shape, members in by_shape(view, names).items():
             kind = misfit_single(shape, wanted, row.fit)
             if kind:
@@ -95,6 +97,7 @@ def _module(view: View, row: Module, mine: Sequence[Placed], grid: Grid, numbers
         if plane is None:
             _no_plane(view, placed, names)
             continue
+        strange_dtypes(view, names, plane.dtype)
         share = "" if placed.share is None else row.parts[placed.share][0].replace(" ", "")
         view.settle(placed, f"{row.name}.{plane.leaf}", share)
         for shape, members in by_shape(view, names).items():

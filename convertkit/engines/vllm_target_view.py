@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.engines.model import Fate, Filled, Note, Refused, Shape, Wrong
+from convertkit.engines.model import Fate, Filled, Note, Refused, Shape, Wrong, strange_dtype
 from convertkit.engines.target_tables import TargetTable
+from convertkit.engines.vllm_params import strange
 from convertkit.engines.vllm_quant import Quantization
 from convertkit.engines.vllm_target_shapes import Misfit, Sizes
 from convertkit.layouts.rules import Family
@@ -89,6 +90,18 @@ def fault(view: View, names: Sequence[str], kind: Misfit, wanted: Shape, rule: s
     else:
         message = f"the shape is {found}; the rest of {list(wanted)} stays uninitialised{more}"
         view.wrongs.append(Wrong("E_LOAD_UNFILLED", message, rule, first))
+
+
+def strange_dtypes(view: View, names: Iterable[str], dtype: str) -> None:
+    """Tensors of a dtype that loads and then means something else, one finding for each dtype."""
+    found: dict[str, str] = {}
+    for name in names:
+        stored = view.specs[name].dtype
+        if stored != dtype:
+            found.setdefault(stored, name)
+    for stored, name in found.items():
+        if strange_dtype(stored, dtype):
+            view.wrongs.append(strange(view.specs[name], dtype))
 
 
 def by_shape(view: View, names: Iterable[str]) -> dict[Shape, list[str]]:

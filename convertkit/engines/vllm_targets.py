@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from convertkit.engines.model import Load, Note, Stop, Wrong, stop
 from convertkit.engines.source import Source
 from convertkit.engines.target_tables import TARGETS, Experts, Module, Prefixes, Row, Single, TargetTable
-from convertkit.engines.vllm_config import Unknown
+from convertkit.engines.vllm_config import Unknown, check_nulls
 from convertkit.engines.vllm_quant import Grid
 from convertkit.engines.vllm_target_quant import EXPERTS, target_quantization
 from convertkit.engines.vllm_target_rows import follow
 from convertkit.engines.vllm_target_shapes import Sizes, check_heads, sizes_of
 from convertkit.engines.vllm_target_view import CACHE, Placed, View, named
-from convertkit.layouts.rules import Family, families
+from convertkit.layouts.rules import Family
 
 ROTARY = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 
@@ -39,17 +39,18 @@ def load_target(source: Source, ranks: int = 1) -> Load:
 
 def _load(source: Source, table: TargetTable, ranks: int) -> Load:
     sizes = sizes_of(source.config, ranks, table.defaults)
+    check_nulls(sizes.text, str(sizes.text.get("model_type")))
     check_heads(sizes)
     shards = {**table.shards, **_optional_shards(sizes)}
     rename = lambda name: renamed(name, table.prefixes, drop=False) or name  # noqa: E731
     quantization = target_quantization(source.config, sizes.text, source.quant_config, shards, rename)
-    view = View(table, sizes, quantization, {spec.name: spec for spec in source.tensors})
+    view = View(table, sizes, quantization, source.specs)
     if source.lost_files:
         message = f"Weight files referenced in index but missing: {', '.join(source.lost_files)}"
         raise stop("load_weights", message, "vllm.lost-files")
     rows = tuple(row for row in table.rows if _present(row, sizes))
     built = {row.name: _built(row, view) for row in rows}
-    _place(view, rows)
+    _place(view, rows, source.families)
     for row in rows:
         follow(view, row, built[row.name])
     if sizes.tied:
@@ -99,11 +100,11 @@ def engine_name(template: str, table: TargetTable) -> str | None:
     return None if inside is None else table.within + inside
 
 
-def _place(view: View, rows: tuple[Row, ...]) -> None:
+def _place(view: View, rows: tuple[Row, ...], stored: Mapping[str, Family]) -> None:
     """Every family to its row, or to what becomes of a name that no row has."""
     slots = dict(_slots(rows))
     roots = tuple(row.name + "." for row in rows if isinstance(row, Experts))
-    for template, family in families(view.specs).items():
+    for template, family in stored.items():
         name = engine_name(template, view.table)
         if name is None:
             _dropped(view, family, "of multi-token prediction, which is another model", "vllm.target-mtp")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convertkit.checkpoint import TensorRef
 from convertkit.checks.compare import Dense, compare_tile
 from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import Tally
@@ -50,6 +51,7 @@ from convertkit.errors import Finding, finding
 from convertkit.grids.ggml.types import K_TYPES, OWN_TYPES
 
 if TYPE_CHECKING:
+    from convertkit.checks.pack import PackTally
     from convertkit.checks.verify import Bench
 
 REDONE = frozenset(OWN_TYPES)
@@ -160,31 +162,50 @@ def verify_regroup(bench: Bench, unit: Regroup) -> Found:
 
 def verify_quantize(bench: Bench, unit: Quantize) -> Found:
     """Codes and scales of every weight derived again by the arithmetic of the pack checks."""
-    from convertkit.checks.pack import PackTally, check_pack_tile, expected_global
+    from convertkit.checks.pack import PackTally, expected_global
 
-    expected = expected_global(unit.arithmetic, unit.dtype, bench.facts.group_amax[unit.key])
     faults: list[Finding] = []
     details: list[RecodedEvidence] = []
-    for ref, name, (order, heads) in zip(unit.sources, unit.names, unit.orders, strict=True):
+    for (name, parts), (order, heads) in zip(unit.members, unit.orders, strict=True):
         scale = name.removesuffix("weight") + "scale"
-        bits = int.from_bytes(bench.output.bytes_of(scale), "little")
-        rows, width = ref.spec.shape
-        places = order_of(rows, order, heads)
         tally = PackTally()
-        for first, count in head_tiles(rows, width, heads):
-            bench.desk.stop.check()
-            codes, scales = block_planes(stored_rows(bench.output, bench.staged(name), first, count))
-            source = gathered(bench.desk.reader, ref, places[first : first + count]).view(STORAGE[unit.dtype])
-            tally += check_pack_tile(
-                np.ascontiguousarray(source), unit.dtype, codes, scales, bits, "multiplier",
-                unit.arithmetic,
-            )  # fmt: skip
+        stored = np.frombuffer(bench.output.bytes_of(scale), "<u4")
+        for number, ((ref, key), bits) in enumerate(zip(parts, stored.tolist(), strict=True)):
+            places = order_of(ref.spec.shape[0], order, heads)
+            tally += _packed_again(bench, unit, name, number, ref, places, heads, bits)
+            if bits != expected_global(unit.arithmetic, unit.dtype, bench.facts.group_amax[key]):
+                faults.append(_broken(scale, "is not the scale of its group"))
         if tally.wrong_codes or tally.wrong_scales:
             faults.append(_broken(name, f"has {tally.wrong_codes} wrong codes and {tally.wrong_scales} wrong scales"))
-        if bits != expected:
-            faults.append(_broken(scale, "is not the scale of its group"))
         details.append(RecodedEvidence(name, "NVFP4", tally.fidelity))
     return tuple(faults), tuple(details)
+
+
+def _packed_again(
+    bench: Bench,
+    unit: Quantize,
+    name: str,
+    number: int,
+    ref: TensorRef,
+    places: NDArray[np.int64],
+    heads: int,
+    bits: int,
+) -> PackTally:
+    """The tally of one matrix, number ``number`` of the tensor ``name``, under the scale with these bits."""
+    from convertkit.checks.pack import PackTally, check_pack_tile
+
+    rows, width = ref.spec.shape
+    tally = PackTally()
+    for first, count in head_tiles(rows, width, heads):
+        bench.desk.stop.check()
+        blocks = stored_rows(bench.output, bench.staged(name), number * rows + first, count)
+        codes, scales = block_planes(blocks)
+        source = gathered(bench.desk.reader, ref, places[first : first + count]).view(STORAGE[unit.dtype])
+        tally += check_pack_tile(
+            np.ascontiguousarray(source), unit.dtype, codes, scales, bits, "multiplier",
+            unit.arithmetic,
+        )  # fmt: skip
+    return tally
 
 
 def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:

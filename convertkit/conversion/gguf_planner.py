@@ -34,6 +34,10 @@ QUANTIZATION_VERSION = 2
 """ggml 0.25.3 ``GGML_QNT_VERSION``."""
 
 
+PREDICTION = ("mtp", "nextn", "eh_proj", "enorm", "hnorm", "shared_head")
+"""Parts of the names of blocks that predict several tokens."""
+
+
 @dataclass(frozen=True)
 class GgufRequest:
     """What the file shall be. ``model`` are the architecture's keys, ``vocabulary`` the ``tokenizer.*`` ones.
@@ -161,11 +165,18 @@ def _place(
             drops.append(Drop(name, reason))
         elif named is None or int(named.captures.get("i", 0)) >= request.layers:
             message = f"llama.cpp's {request.arch.name} has no place for it"
-            faults.append(finding("E_LAYOUT_EXTRA", "error", message, tensor=name))
+            faults.append(finding("E_LAYOUT_EXTRA", "error", message, tensor=name, fix=_way_out(name)))
         else:
             expert = int(named.captures["e"]) if "e" in named.captures else None
             placed.append(Placed(weight, named, expert))
     return placed, drops, faults
+
+
+def _way_out(name: str) -> str | None:
+    """What to do about blocks that predict several tokens: none of the architectures here reads them in llama.cpp."""
+    if any(part in name for part in PREDICTION):
+        return "a block for multi-token prediction: convert the model without it"
+    return None
 
 
 def dropped_reason(name: str) -> str | None:
@@ -215,7 +226,7 @@ def _units(
     chosen = _chosen_for_nvfp4(stacks, identity, request)
     units: list[Unit] = []
     notes: list[Finding] = []
-    quantized: dict[str, tuple[str, Placed]] = {}
+    quantized: dict[str, tuple[str, Sequence[Placed]]] = {}
     for name, parts in stacks:
         first = parts[0]
         source = dtype_of(first.source)
@@ -227,7 +238,7 @@ def _units(
         if dtype != wanted:
             notes.append(_fallback(name, wanted, dtype, shape_of(first.source)[-1]))
         if dtype == "NVFP4" and source != "NVFP4":
-            quantized[first.module] = (name, first)
+            quantized[first.module] = (name, parts)
         else:
             units.append(_unit(name, parts, dtype, request))
     units += _quantize_groups(quantized, identity, request)
@@ -267,28 +278,25 @@ def _chosen_for_nvfp4(
     if request.type != "nvfp4" or identity.packed:
         return frozenset()
     roles = identity.layout.packed_roles
-    chosen = {
+    return frozenset(
         part.module
         for _, parts in stacks for part in parts
         if part.named.rule.treatment == "matrix" and identity.layout.role_of(f"{part.module}.weight") in roles
-    }  # fmt: skip
-    stacked = [parts[0] for _, parts in stacks if parts[0].named.rule.stacked and parts[0].module in chosen]
-    if stacked:
-        raise refusal("E_LOSS", "dense experts are not quantized to NVFP4 on the way", tensor=stacked[0].module,
-                      fix="pack them first: convertkit pack-nvfp4, then to-gguf")  # fmt: skip
-    return frozenset(chosen)
+    )  # fmt: skip
 
 
 def _quantize_groups(
-    quantized: Mapping[str, tuple[str, Placed]], identity: Identity, request: GgufRequest
+    quantized: Mapping[str, tuple[str, Sequence[Placed]]], identity: Identity, request: GgufRequest
 ) -> list[Quantize]:
     """Linears that engines fuse share one global scale here too, so that the planes can become a pack again."""
     units = []
     for members in fused_groups(quantized, identity.layout).values():
         rows = [quantized[module] for module in members]
-        refs = tuple(item.source for _, item in rows if isinstance(item.source, TensorRef))
-        orders = tuple(_order(item.named.rule, request) for _, item in rows)
+        refs = tuple(part.source for _, parts in rows for part in parts if isinstance(part.source, TensorRef))
+        rules = [parts[0].named.rule for _, parts in rows]
+        orders = tuple(_order(rule, request) for rule in rules)
         if len({ref.spec.dtype for ref in refs}) > 1:
             raise refusal("E_WEIGHT_DTYPE", "the parts of a fused layer have different dtypes", tensor=members[0])
-        units.append(Quantize(refs, tuple(name for name, _ in rows), orders))
+        experts = request.experts if rules[0].stacked else 0
+        units.append(Quantize(refs, tuple(name for name, _ in rows), orders, experts))
     return units

@@ -135,13 +135,14 @@ def _run_regroup(job: Job, unit: Regroup) -> dict[str, str]:
 def _run_quantize(job: Job, unit: Quantize) -> dict[str, str]:
     from convertkit.grids.nvfp4.tables import build_encode_tables
 
-    tables = build_encode_tables(unit.arithmetic, unit.dtype, job.facts.group_amax[unit.key])
     digests: dict[str, str] = {}
     specs = iter(unit.outputs)
-    for ref, (order, heads) in zip(unit.sources, unit.orders, strict=True):
+    for (_, parts), (order, heads) in zip(unit.members, unit.orders, strict=True):
         weight, scalar = TensorOut(job, next(specs)), TensorOut(job, next(specs))
-        _quantize_rows(job, ref, tables, order, heads, weight)
-        scalar.write(memoryview(tables.global_bits.to_bytes(4, "little")))
+        for ref, key in parts:
+            tables = build_encode_tables(unit.arithmetic, unit.dtype, job.facts.group_amax[key])
+            _quantize_rows(job, ref, tables, order, heads, weight)
+            scalar.write(memoryview(tables.global_bits.to_bytes(4, "little")))
         digests.update((out.spec.name, out.close()) for out in (weight, scalar))
     return digests
 

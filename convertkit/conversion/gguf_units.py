@@ -130,12 +130,14 @@ class Regroup:
 class Quantize:
     """Dense weights that share one global scale, to NVFP4 tensors with a ``.scale`` each.
 
-    ``names`` are the GGUF names of ``sources``, in parallel. The arithmetic is ModelOpt's (two levels).
+    ``names`` are the GGUF names of ``sources``, in parallel; with ``experts`` so many sources in a row are stacked
+    under each name, and those of one expert share a scale. The arithmetic is ModelOpt's (two levels).
     """
 
     sources: tuple[TensorRef, ...]
     names: tuple[str, ...]
     orders: tuple[tuple[Order, int], ...]
+    experts: int = 0
     operation = "quantize"
     promise = "quantized"
     arithmetic = "amax"
@@ -157,11 +159,22 @@ class Quantize:
         return tuple(ref.spec.name for ref in self.sources)
 
     @property
+    def members(self) -> tuple[tuple[str, tuple[tuple[TensorRef, str], ...]], ...]:
+        """For each name its weights, each with the key of those that it shares its scale with."""
+        count = max(self.experts, 1)
+        keys = [f"{self.key}#{expert}" if self.experts else self.key for expert in range(count)]
+        return tuple(
+            (name, tuple(zip(self.sources[place * count : (place + 1) * count], keys, strict=True)))
+            for place, name in enumerate(self.names)
+        )
+
+    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         specs: list[TensorSpec] = []
-        for ref, name in zip(self.sources, self.names, strict=True):
-            specs.append(TensorSpec(name, "NVFP4", ref.spec.shape))
-            specs.append(TensorSpec(name.removesuffix("weight") + "scale", "F32", (1,)))
+        for name, parts in self.members:
+            shape = parts[0][0].spec.shape
+            specs.append(TensorSpec(name, "NVFP4", (self.experts, *shape) if self.experts else shape))
+            specs.append(TensorSpec(name.removesuffix("weight") + "scale", "F32", (len(parts),)))
         return tuple(specs)
 
 

@@ -117,7 +117,7 @@ def _tasks(unit: Unit) -> Sequence[Task]:
 def _gguf_tasks(unit: Unit) -> Sequence[Task]:
     """Global scales of packed linears that are moved or decoded, and magnitudes of what is quantized."""
     if isinstance(unit, Quantize):
-        return [(_amax, (unit.key, ref), ref.size_bytes) for ref in unit.sources]
+        return [(_amax, (key, ref), ref.size_bytes) for _, parts in unit.members for ref, key in parts]
     if isinstance(unit, Regroup):
         return [(_scales, (module, None), module.block_scale.size_bytes) for module in unit.modules]
     if isinstance(unit, Recode):

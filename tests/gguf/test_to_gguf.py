@@ -37,8 +37,10 @@ from tests.gguf.models import (
     KINDS,
     TAPS,
     VOCABULARY,
+    Shapes,
     values_of,
     write_model,
+    write_shapes,
     write_tokenizer,
 )
 
@@ -386,6 +388,31 @@ def test_nvfp4_of_dense_weights_has_two_levels(tmp_path: Path, target: Path) -> 
     values = truncated(small["layers.0.mlp.up_proj.weight"])
     error = np.sqrt(np.mean((found["blk.0.ffn_up.weight"] * scale - values) ** 2) / np.mean(values**2))
     assert error < 0.11
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "llama"])
+def test_nvfp4_on_the_way_is_that_of_packing_first(kind: str, tmp_path: Path) -> None:
+    """Experts too: each has a scale of its own, which its gate and up share."""
+    source = write_model(tmp_path / "m", kind)
+    pack_nvfp4(source, tmp_path / "pack")
+    convert(source, tmp_path / "dense.gguf", type="nvfp4")
+    convert(tmp_path / "pack", tmp_path / "packed.gguf", type="nvfp4")
+    assert (tmp_path / "dense.gguf").read_bytes() == (tmp_path / "packed.gguf").read_bytes()
+    if kind == "qwen3_moe":
+        specs = {name: ref.spec for name, ref in open_any(tmp_path / "dense.gguf").tensors.items()}
+        assert specs["blk.0.ffn_gate_exps.weight"].dtype == "NVFP4"
+        assert specs["blk.0.ffn_gate_exps.scale"].shape == (4,)
+
+
+def test_blocks_for_multi_token_prediction_are_refused_by_name(tmp_path: Path) -> None:
+    config, shapes = KINDS["qwen3"]()
+    extra: Shapes = {"mtp.fc.weight": (HIDDEN, 2 * HIDDEN), "model.layers.6.eh_proj.weight": (HIDDEN, 2 * HIDDEN)}
+    write_shapes(tmp_path / "m", config, {**shapes, **extra})
+    write_tokenizer(tmp_path / "m")
+    with pytest.raises(ConvertError) as caught:
+        convert(tmp_path / "m", tmp_path / "m.gguf")
+    assert {item.where.tensor for item in caught.value.findings} == set(extra)
+    assert all("multi-token prediction" in str(item.fix) for item in caught.value.findings)
 
 
 def test_weights_that_want_wide_activations_are_named(tmp_path: Path, target: Path) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import (
     DIM,
@@ -111,6 +112,23 @@ def test_logits_of_models_are_those_of_transformers(kind: str, tmp_path: Path) -
     bound = GELU_TABLE if kind == "gemma3" else NEAR
     assert np.abs(found - expected).max() < bound
     assert (found.argmax(1) == expected.argmax(1)).all()
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen3", "llama"])
+def test_nvfp4_models_are_what_they_expand_to(kind: str, tmp_path: Path) -> None:
+    """Experts and their scales included. llama.cpp quantizes activations too, which may turn a choice of experts at
+    single positions; a wrong scale or order would move all."""
+    source = write_model(tmp_path / kind, kind, "F32")
+    to_gguf(source, tmp_path / "nvfp4.gguf", type="nvfp4")
+    from_gguf(tmp_path / "nvfp4.gguf", tmp_path / "back", dtype="f32", config_from=source)
+    to_gguf(tmp_path / "back", tmp_path / "expanded.gguf", type="f32", target_model=tmp_path / "nvfp4.gguf")
+    packed, expanded = (
+        libllama.logits(tmp_path, target=str(tmp_path / name), prompt=PROMPT, hidden=HIDDEN, vocabulary=VOCABULARY)
+        for name in ("nvfp4.gguf", "expanded.gguf")
+    )
+    apart = np.abs(packed["target"] - expanded["target"]).max(1)
+    assert np.median(apart) < 0.05
+    assert (packed["target"].argmax(1) == expanded["target"].argmax(1)).all()
 
 
 def run(folder: Path, out: Path, kind: str, layers: list[int]) -> dict[str, NDArray[np.float32]]:

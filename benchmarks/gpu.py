@@ -24,9 +24,10 @@ import torch
 from numpy.typing import NDArray
 
 from convertkit.backends import cuda as gpu
-from convertkit.checks.compare import Dense, Planes, compare_tile
+from convertkit.checks.compare import Dense, Planes, compare_tiles
 from convertkit.checks.cuda import PROGRAM as CHECKER
-from convertkit.checks.reference import plane_tables
+from convertkit.checks.gate import DEVICE_TILES
+from convertkit.checks.tiles import tile_rows
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.grids.nvfp4 import choice, cuda, decode, encode, on_grid, recover
@@ -75,7 +76,6 @@ class Resident:
         self.bytes, _, self.bounds = cuda._encoding(self.tables)
         self.chosen = choice.build_choice_tables("mse", "BF16", encode.amax_of_tile(values))
         self.grid = on_grid.build_grid_tables(self.tables.global_bits, "multiplier")
-        self.plane_tables = plane_tables(self.tables.global_bits, "multiplier")
 
     def encode(self) -> None:
         cuda.PROGRAM.launch(
@@ -164,6 +164,29 @@ def streamed(elements: int) -> None:
             print(f"  tiles of {tile_bytes >> 20} MiB from host memory, {THREADS} threads: {speeds}, ratio {ratio:.2f}")
 
 
+def summed(elements: int) -> None:
+    """The sums of a gate, tiles against their planes, on both devices by as many threads."""
+    values = gaussian(elements)
+    codes, scales = planes_of(values.shape)
+    built = build_encode_tables("amax", "BF16", encode.amax_of_tile(values))
+    encode.encode_tile(values, built, codes, scales)
+    rows = tile_rows(values.shape[1])
+    parts = [slice(first, first + DEVICE_TILES * rows) for first in range(0, values.shape[0], DEVICE_TILES * rows)]
+
+    def one(part: slice, device: str) -> None:
+        planes = Planes(codes[part], scales[part], built.global_bits, "multiplier")
+        compare_tiles(Dense(values[part], "BF16"), planes, rows, device=device)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for device in ("cpu", "cuda"):
+            least = float("inf")
+            for _ in range(3):
+                began = time.perf_counter()
+                list(pool.map(lambda part: one(part, device), parts))  # noqa: B023
+                least = min(least, time.perf_counter() - began)
+            print(f"  sums of a gate, {device}, {THREADS} threads: {values.nbytes / least / 1e9:.1f} GB/s of BF16")
+
+
 def planes_of(shape: tuple[int, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return np.zeros((shape[0], shape[1] // 2), np.uint8), np.zeros((shape[0], shape[1] // 16), np.uint8)
 
@@ -186,15 +209,17 @@ def compare_matrix(name: str, values: Bits) -> str:
         cuda.encode_tile(values, built, *theirs)
         same(mine, theirs, f"{name} {arithmetic}")
         planes = Planes(*mine, built.global_bits, built.sense)
-    same(compare_tile(Dense(values, "BF16"), planes), compare_tile(Dense(values, "BF16"), planes, device="cuda"), name)
+    rows = tile_rows(values.shape[1])
+    dense = Dense(values, "BF16")
+    same(compare_tiles(dense, planes, rows), compare_tiles(dense, planes, rows, device="cuda"), f"{name} gate")
     for package in decode.DECODE_ARITHMETICS:
         table = decode.decode_table(planes.global_bits, planes.sense, "BF16", package)
         one, two = np.empty_like(values), np.empty_like(values)
         decode.decode_tile(planes.codes, planes.scales, decode.paired(table), one)
         cuda.decode_tile(planes.codes, planes.scales, table, two)
         same((one,), (two,), f"{name} expanded")
-    same(compare_tile(Dense(values, "BF16"), Dense(one, "BF16")),
-         compare_tile(Dense(values, "BF16"), Dense(one, "BF16"), device="cuda"), f"{name} dense")  # fmt: skip
+    two_sides = dense, Dense(one, "BF16"), rows
+    same(compare_tiles(*two_sides), compare_tiles(*two_sides, device="cuda"), f"{name} dense")
     for word in choice.CHOICES:
         chosen = choice.build_choice_tables(word, "BF16", amax)
         mine, theirs = planes_of(values.shape), planes_of(values.shape)
@@ -272,6 +297,7 @@ def main() -> None:
     elements = int(wanted.gigabytes * (1 << 29)) // 8192 * 8192
     kernels(elements)
     streamed(elements // 4)
+    summed(elements // 4)
     for folder in wanted.checkpoint:
         compare_checkpoint(folder)
         if wanted.work is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,43 +48,91 @@ class Planes:
 Side = Dense | Planes
 
 
-def compare_tile(reference: Side, candidate: Side, *, stored: str | None = None, device: str = "cpu") -> Tally:
+def compare_tile(reference: Side, candidate: Side, *, stored: str | None = None) -> Tally:
     """The tally of a tile of ``candidate`` against the same tile of ``reference``.
 
     ``stored`` (BF16, F16, F32) first rounds the candidate to that dtype, as a file that holds it expanded would.
-    ``device`` (cpu, cuda) sums; the bits are the same. ``ValueError`` if the sizes differ.
+    ``ValueError`` if the sizes differ.
     """
     if stored is not None and isinstance(candidate, Dense) and candidate.dtype != stored:
         candidate = Dense(narrowed(widened(candidate.bits, candidate.dtype), stored), stored)
     if isinstance(reference, Dense) and isinstance(candidate, Planes):
         return measure_tile(
             reference.bits, reference.dtype, candidate.codes, candidate.scales, candidate.global_bits,
-            candidate.sense, stored, tables=candidate.tables, device=device,
+            candidate.sense, stored, tables=candidate.tables,
         )[1]  # fmt: skip
     if isinstance(reference, Dense) and isinstance(candidate, Dense):
-        return _compare_dense(reference, candidate, device)
+        return _compare_dense(reference, candidate)
     return _compare_values(reference, candidate, stored)
+
+
+def compare_tiles(
+    reference: Side, candidate: Side, rows: int, *, stored: str | None = None, device: str = "cpu"
+) -> Sequence[Tally]:
+    """``compare_tile`` of each tile of so many rows. ``device`` (cpu, cuda) sums; the bits are the same."""
+    if device == "cuda":
+        made = compare_on_device(reference, candidate, rows * _width(reference), stored)
+        if made is not None:
+            return made
+    height = (reference.bits if isinstance(reference, Dense) else reference.codes).shape[0]
+    return [
+        compare_tile(_rows(reference, first, rows), _rows(candidate, first, rows), stored=stored)
+        for first in range(0, height, rows)
+    ]
+
+
+def _width(side: Side) -> int:
+    return int(side.bits.shape[1] if isinstance(side, Dense) else 2 * side.codes.shape[1])
+
+
+def _rows(side: Side, first: int, rows: int) -> Side:
+    if isinstance(side, Dense):
+        return Dense(side.bits[first : first + rows], side.dtype)
+    return replace(side, codes=side.codes[first : first + rows], scales=side.scales[first : first + rows])
+
+
+def compare_on_device(reference: Side, candidate: Side, per: int, stored: str | None = None) -> list[Tally] | None:
+    """The tallies of tiles of ``per`` elements, as ``compare_tile`` makes them, summed on a CUDA device; None for sides
+    that only the processor compares."""
+    from convertkit.checks import cuda
+
+    if not isinstance(reference, Dense):
+        return None
+    if isinstance(candidate, Planes):
+        words, _ = source_words(reference.bits, reference.dtype)
+        _same_size(words.size, _size(candidate))
+        codes, scales = flat(candidate.codes, "u1"), flat(candidate.scales, "u1")
+        return cuda.measure_planes(words, codes, scales, _tables(candidate, stored), per)
+    if stored is not None and candidate.dtype != stored:
+        candidate = Dense(narrowed(widened(candidate.bits, candidate.dtype), stored), stored)
+    left, right, _, same = _dense_pair(reference, candidate)
+    return cuda.measure_dense(left, right, same, per)
 
 
 def _empty() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return np.zeros(slots.SUMS * LANES), np.zeros(slots.COUNTS, np.int64)
 
 
-def _compare_dense(reference: Dense, candidate: Dense, device: str) -> Tally:
+def _dense_pair(reference: Dense, candidate: Dense) -> tuple[NDArray[Any], NDArray[Any], int, bool]:
+    """Both sides as flat bits of one kind, BF16 or FP32, the shift that widens them, and whether they had one dtype."""
     left: NDArray[Any]
     right: NDArray[Any]
     left, shift = source_words(reference.bits, reference.dtype)
     right, other = source_words(candidate.bits, candidate.dtype)
     _same_size(left.size, right.size)
-    same = reference.dtype == candidate.dtype
     if shift != other:
-        left = left if shift == 0 else widened(left, "BF16").view(np.uint32)
-        right = right if other == 0 else widened(right, "BF16").view(np.uint32)
+        left = left if shift == 0 else _as_float32(left)
+        right = right if other == 0 else _as_float32(right)
         shift = 0
-    if device == "cuda":
-        from convertkit.checks import cuda
+    return left, right, shift, reference.dtype == candidate.dtype
 
-        return cuda.measure_dense(left, right, same)
+
+def _as_float32(bits: NDArray[Any]) -> NDArray[Any]:
+    return widened(bits, "BF16").view(np.uint32)
+
+
+def _compare_dense(reference: Dense, candidate: Dense) -> Tally:
+    left, right, shift, same = _dense_pair(reference, candidate)
     differences = int(np.count_nonzero(left != right)) if same else None
     lanes, counts = _empty()
     if left.size <= SMALL:
@@ -109,8 +158,8 @@ def measure_small(
         finite = np.isfinite(values).all(axis=0)
         mine, yours = np.where(finite, values, np.float32(0)).astype(np.float64)
         error = np.abs(mine - yours)
-        for row, part in zip(sums, (mine * mine, yours * yours, error * error), strict=False):
-            row += part[:LANES] + part[LANES:]
+        for lanes_of, part in zip(sums, (mine * mine, yours * yours, error * error), strict=False):
+            lanes_of += part[:LANES] + part[LANES:]
         np.maximum(sums[3], np.maximum(error[:LANES], error[LANES:]), out=sums[3])
         counts[slots.NONFINITE] += int(np.count_nonzero(~finite))
         counts[slots.CHANGED] += int(np.count_nonzero(error))

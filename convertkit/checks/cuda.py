@@ -5,6 +5,7 @@ Dense tiles against planes and against dense tiles; whatever else is compared st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -31,41 +32,63 @@ def _tables(tables: PlaneTables) -> tuple[torch.Tensor, ...]:
     return gpu.keep([tables.values, tables.tops, tables.starts])
 
 
-def _results() -> tuple[torch.Tensor, torch.Tensor]:
-    return gpu.scratch(8 * slots.SUMS * LANES), gpu.zeros(COUNTS, torch.int64)
+def _results(tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return gpu.scratch(8 * tiles * slots.SUMS * LANES), gpu.zeros(tiles * COUNTS, torch.int64)
 
 
-def _fetch(lanes: torch.Tensor, counts: torch.Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Lanes, and counts as ``tally_of`` takes them; the count of different bits comes last."""
-    sums, found = np.empty(slots.SUMS * LANES), np.empty(COUNTS, np.int64)
+def _fetch(lanes: torch.Tensor, counts: torch.Tensor) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """For each tile its lanes, and counts as ``tally_of`` takes them; the count of different bits comes last."""
+    tiles = counts.numel() // COUNTS
+    sums, found = np.empty((tiles, slots.SUMS * LANES)), np.empty((tiles, COUNTS), np.int64)
     gpu.download([(lanes, sums), (counts.view(torch.uint8), found)])
-    placed = np.zeros(slots.COUNTS + 1, np.int64)
-    placed[[slots.CHANGED, slots.NONFINITE, slots.FLUSHED, slots.SATURATED, slots.COUNTS]] = found
-    return sums, placed
+    placed = np.zeros((tiles, slots.COUNTS + 1), np.int64)
+    placed[:, [slots.CHANGED, slots.NONFINITE, slots.FLUSHED, slots.SATURATED, slots.COUNTS]] = found
+    return zip(sums, placed, strict=True)
+
+
+def _pieces(elements: int, per: int) -> list[slice]:
+    return [slice(first, min(first + per, elements)) for first in range(0, elements, per)]
 
 
 def measure_planes(
-    words: NDArray[Any], codes: NDArray[np.uint8], scales: NDArray[np.uint8], tables: PlaneTables
-) -> Tally:
-    """The tally of flat BF16 or FP32 bits against flat planes, a multiple of 16 elements."""
+    words: NDArray[Any], codes: NDArray[np.uint8], scales: NDArray[np.uint8], tables: PlaneTables, per: int
+) -> list[Tally]:
+    """Tallies of flat BF16 or FP32 bits against flat planes, one for each tile of ``per`` elements (times of 16)."""
     values, tops, starts = _tables(tables)
-    size = 8 * words.dtype.itemsize
+    size, pieces = 8 * words.dtype.itemsize, _pieces(words.size, per)
     with gpu.stream():
         source, nibbles, bytes_ = gpu.upload(words, "source"), gpu.upload(codes, "codes"), gpu.upload(scales, "scales")
-        lanes, counts = _results()
-        PROGRAM.launch(f"measure_planes_{size}", LANES, source, nibbles, bytes_, values, lanes, counts, words.size)
-        PROGRAM.launch(f"count_planes_{size}", scales.size, source, nibbles, bytes_, tops, starts, counts, scales.size)
-        sums, found = _fetch(lanes, counts)
-    return tally_of(words.size, sums, found, np.bincount(scales, minlength=256))
+        lanes, counts = _results(len(pieces))
+        PROGRAM.launch(
+            f"measure_planes_{size}", LANES * len(pieces), source, nibbles, bytes_, values, lanes, counts, per,
+            words.size,
+        )  # fmt: skip
+        PROGRAM.launch(
+            f"count_planes_{size}", scales.size, source, nibbles, bytes_, tops, starts, counts, per, scales.size
+        )
+        made = _fetch(lanes, counts)
+    return [
+        tally_of(
+            piece.stop - piece.start,
+            sums,
+            found,
+            np.bincount(scales[piece.start // 16 : piece.stop // 16], minlength=256),
+        )
+        for piece, (sums, found) in zip(pieces, made, strict=True)
+    ]
 
 
-def measure_dense(mine: NDArray[Any], yours: NDArray[Any], count_bits: bool) -> Tally:
-    """The tally of flat BF16 or FP32 bits against others of the same kind; ``count_bits`` counts those that differ."""
-    size = 8 * mine.dtype.itemsize
+def measure_dense(mine: NDArray[Any], yours: NDArray[Any], count_bits: bool, per: int) -> list[Tally]:
+    """Tallies of flat BF16 or FP32 bits against others of the same kind, one for each tile of ``per`` elements;
+    ``count_bits`` counts those that differ."""
+    size, pieces = 8 * mine.dtype.itemsize, _pieces(mine.size, per)
     with gpu.stream():
         left, right = gpu.upload(mine, "source"), gpu.upload(yours, "other")
-        lanes, counts = _results()
-        PROGRAM.launch(f"measure_dense_{size}", LANES, left, right, lanes, counts, mine.size)
-        PROGRAM.launch(f"differ_{size}", mine.size if count_bits else 0, left, right, counts, mine.size)
-        sums, found = _fetch(lanes, counts)
-    return tally_of(mine.size, sums, found, None, int(found[slots.COUNTS]) if count_bits else None)
+        lanes, counts = _results(len(pieces))
+        PROGRAM.launch(f"measure_dense_{size}", LANES * len(pieces), left, right, lanes, counts, per, mine.size)
+        PROGRAM.launch(f"differ_{size}", mine.size if count_bits else 0, left, right, counts, per, mine.size)
+        made = _fetch(lanes, counts)
+    return [
+        tally_of(piece.stop - piece.start, sums, found, None, int(found[slots.COUNTS]) if count_bits else None)
+        for piece, (sums, found) in zip(pieces, made, strict=True)
+    ]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import Checkpoint, TensorRef
-from convertkit.checks.compare import Dense, Planes, Side, compare_tile
+from convertkit.checks.compare import Dense, Planes, Side, compare_tiles
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.reference import PlaneTables
-from convertkit.checks.tiles import row_tiles
+from convertkit.checks.tiles import tile_rows
 from convertkit.conversion.survey import STORAGE, Desk
 from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
@@ -22,6 +22,9 @@ from convertkit.dialects.spelling import GROUP
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
 from convertkit.dtypes import DTYPES, FLOATS, elements
 from convertkit.errors import ConvertError, Finding, finding
+
+DEVICE_TILES = 16
+"""Tiles that a device sums at a time: each keeps some hundred threads busy."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,9 @@ def compare_weight(
     width = int(np.prod(mine.shape, dtype=np.int64)) // rows if rows else 0
     scales = (_global_bits(reference, mine), _global_bits(candidate, yours))
     tally, faults = Tally(), (BlockFaults(), BlockFaults())
-    for first, count in row_tiles(rows, width) if width else ():
+    step = tile_rows(width) * (1 if candidate.device == "cpu" else DEVICE_TILES)
+    for first in range(0, rows, step) if width else ():
+        count = min(step, rows - first)
         candidate.stop.check()
         left = _side(reference, mine, "mine", scales[0], first, count, width)
         right = _side(candidate, yours, "yours", scales[1], first, count, width)
@@ -137,7 +142,8 @@ def compare_weight(
             right = replace(right, codes=(right.codes >> 4 | right.codes << 4).astype(np.uint8))
         if isinstance(right, Planes) and yours.name in served:
             right = replace(right, tables=served[yours.name])
-        tally = tally + compare_tile(left, right, stored=stored, device=candidate.device)
+        for part in compare_tiles(left, right, tile_rows(width), stored=stored, device=candidate.device):
+            tally = tally + part
         faults = faults[0] + _block_faults(left), faults[1] + _block_faults(right)
     candidate.progress.advance(_size(yours))
     bad = (*_block_findings(mine, faults[0], "in the reference "), *_block_findings(yours, faults[1]))

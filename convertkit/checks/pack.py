@@ -117,12 +117,10 @@ def measure_tile(
     rule: int = slots.NO_RULE,
     encoder: np.float32 | float = 1.0,
     tables: PlaneTables | None = None,
-    device: str = "cpu",
 ) -> tuple[NDArray[np.int64], Tally]:
     """Run the fused kernel over one tile; its raw counts and the tally of the dense source against the planes.
 
-    ``tables`` are what the planes decode to, if that is not the exact values or those of a ``stored`` file. On
-    ``cuda`` only the tally is made.
+    ``tables`` are what the planes decode to, if that is not the exact values or those of a ``stored`` file.
     """
     words, shift = source_words(source, source_dtype)
     nibbles, bytes_ = flat(codes, "u1"), flat(scales, "u1")
@@ -130,10 +128,6 @@ def measure_tile(
         raise ValueError(f"{words.size} elements, {nibbles.size} code bytes and {bytes_.size} scales do not fit")
     tables = plane_tables(global_bits, sense, stored) if tables is None else tables
     lanes, counts = np.zeros(slots.SUMS * LANES), np.zeros(slots.COUNTS, np.int64)
-    if device == "cuda":
-        from convertkit.checks import cuda
-
-        return counts, cuda.measure_planes(words, nibbles, bytes_, tables)
     from convertkit.checks.kernels_planes import measure_planes
 
     histogram = np.zeros(256, np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from convertkit.checks.compare import Dense, Planes, compare_tile
+from convertkit.checks.compare import Dense, Planes, compare_on_device, compare_tile, compare_tiles
 from convertkit.checks.reference import narrowed
 from convertkit.checks.served import ENGINES, Part, served_tables
 from tests.cuda_on_cpu import on_cpu
@@ -58,7 +58,10 @@ def test_planes_against_dense(place: str, dtype: str, stored: str | None) -> Non
         reference, candidate = Dense(dense(dtype, seed, shape), dtype), sides(seed, shape)
         with np.errstate(all="ignore"):
             expected = compare_tile(reference, candidate, stored=stored)
-            assert compare_tile(reference, candidate, stored=stored, device="cuda") == expected
+            assert compare_on_device(reference, candidate, reference.bits.size, stored) == [expected]
+            for rows in (1, 3, shape[0] + 5):
+                tiles = compare_tiles(reference, candidate, rows, stored=stored)
+                assert compare_tiles(reference, candidate, rows, stored=stored, device="cuda") == tiles
         assert expected.changed
         assert expected.flushed_blocks or shape[0] < 7
 
@@ -69,7 +72,9 @@ def test_dense_against_dense(place: str, one: str, two: str) -> None:
     for seed, shape in enumerate([(7, 1041), (1, 21), (40, 1024)]):
         left, right = Dense(dense(one, seed, shape), one), Dense(dense(two, seed + 2, shape), two)
         expected = compare_tile(left, right)
-        assert compare_tile(left, right, device="cuda") == expected
+        assert compare_on_device(left, right, left.bits.size) == [expected]
+        for rows in (1, 3):
+            assert compare_tiles(left, right, rows, device="cuda") == compare_tiles(left, right, rows)
         assert (expected.bit_differences is None) == (one != two)
 
 
@@ -79,4 +84,9 @@ def test_planes_as_served(place: str, engine: str) -> None:
     tables = served_tables(ENGINES[engine], Part(planes.global_bits, planes.sense, 126))
     candidate = Planes(planes.codes, planes.scales, planes.global_bits, planes.sense, tables)
     reference = Dense(dense("BF16", 2, (16, 256)), "BF16")
-    assert compare_tile(reference, candidate, device="cuda") == compare_tile(reference, candidate)
+    assert compare_on_device(reference, candidate, 16 * 256) == [compare_tile(reference, candidate)]
+
+
+def test_planes_on_both_sides_stay_on_the_processor(place: str) -> None:
+    one, two = sides(2, (16, 256)), sides(4, (16, 256))
+    assert compare_tiles(one, two, 5, device="cuda") == compare_tiles(one, two, 5)

@@ -228,7 +228,7 @@ def test_one_normal_value_among_subnormal_ones_is_no_grid() -> None:
 
 
 def test_odd_tensors_are_claimed_only_if_they_come_back() -> None:
-    """Constants, values at both ends of BF16, few mantissas, flipped bits: a claim always holds, and nothing crashes."""
+    """Constants, values at both ends of BF16, few mantissas, flipped bits: a claim holds, and nothing crashes."""
     rng = np.random.default_rng(5)
 
     def flipped() -> Bits:

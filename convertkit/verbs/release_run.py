@@ -62,10 +62,10 @@ def make_variants(
 ) -> tuple[Made, ...]:
     """Every variant in its own folder of the staging folder; those whose input is there are made side by side.
 
-    The files of the source and of each variant are hashed once: what is made from them takes the digests over. A resumed
-    run keeps a finished variant if every byte of it verifies, it was made by this plan, and its input is what it was
-    made from. Raises E_RESUME if the source is another one than before, E_CHANGED if it changed between two variants,
-    and whatever making a variant raises.
+    The files of the source and of each variant are hashed once: what is made from them takes the digests over. A
+    resumed run keeps a finished variant if every byte of it verifies, it was made by this plan, and its input is what
+    it was made from. Raises E_RESUME if the source is another one than before, E_CHANGED if it changed between two
+    variants, and whatever making a variant raises.
     """
     work = staging.base / VARIANTS
     if not work.is_dir():

@@ -3,9 +3,9 @@
     python benchmarks/release.py SCRATCH [--scale full] [--rounds 1] [--keep]
 
 SCRATCH is a folder for about 16 GB. The drafter is generated with its MLP weights on an NVFP4 grid, and so is what a
-GGUF takes from the target: config and tokenizer. ``convertkit release`` runs as a process of its own; its peak memory is
-what wait4 reports. The unit is the time that hashlib needs, in one thread, for source and release once each, from the
-page cache, measured right beside. Then the release is verified, with its card and computed anew.
+GGUF takes from the target: config and tokenizer. ``convertkit release`` runs as a process of its own; its peak memory
+is what wait4 reports. The unit is the time that hashlib needs, in one thread, for source and release once each, from
+the page cache, measured right beside. Then the release is verified, with its card and computed anew.
 """
 
 from __future__ import annotations

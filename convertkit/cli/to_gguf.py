@@ -91,3 +91,8 @@ def command(
             "converted",
         ),
     )  # fmt: skip
+
+
+for _option in command.params:  # they belong to safetensors; whoever gives one is told what to give instead
+    if isinstance(_option, click.Option) and _option.name in ("max_shard_bytes", "header_slack_bytes"):
+        _option.hidden = True

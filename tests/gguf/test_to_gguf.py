@@ -15,6 +15,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, quants
 from numpy.typing import NDArray
 
+import convertkit
 from convertkit.cli.main import main
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf_values import plain
@@ -462,6 +463,19 @@ def test_the_command_line(tmp_path: Path, target: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["verdict"] == "pass"
     assert main(["from-gguf", str(tmp_path / "m.gguf"), str(tmp_path / "back"), "--quiet"]) == 0
     assert main(["verify", str(tmp_path / "back"), "--quiet"]) == 0
+    convertkit.to_gguf(source, tmp_path / "api.gguf", target_model=target)
+    convertkit.from_gguf(tmp_path / "api.gguf", tmp_path / "api")
+    assert (tmp_path / "api.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "api" / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
+
+
+def test_help_shows_what_applies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["to-gguf", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--split-max-size" in text
+    assert "--max-shard-size" not in text
+    assert "--header-slack" not in text
 
 
 def test_the_named_format_keeps_the_types(tmp_path: Path, target: Path) -> None:

@@ -184,6 +184,17 @@ def test_a_packed_head_beside_dense_embeddings_is_kept_as_a_family(tmp_path: Pat
     }  # fmt: skip
 
 
+def test_a_packed_head_equal_to_packed_embeddings_goes_as_a_family(tmp_path: Path) -> None:
+    specs = [item for item in causal_lm() if item.name not in ("lm_head.weight", "model.embed_tokens.weight")]
+    specs += [*planes("lm_head", rows=48), *planes("model.embed_tokens", rows=48)]
+    source = write(tmp_path / "source", specs, {**LM_CONFIG, "tie_word_embeddings": True})
+    made = repair(source, tmp_path / "out", RepairRequest(drop_tied=True, set_config=True))
+    assert isinstance(made, Result)
+    assert not [name for name in tensors(tmp_path / "out") if name.startswith("lm_head")]
+    dropped = {item.where.tensor for item in made.findings if item.code == "N_DROPPED"}
+    assert dropped == {"lm_head.weight", "lm_head.weight_scale", "lm_head.weight_scale_2"}
+
+
 def test_config_fields_follow_the_tensors(tmp_path: Path) -> None:
     specs = [item for item in causal_lm() if item.name != "lm_head.weight"]
     config = {**LM_CONFIG, "tie_word_embeddings": False, "num_nextn_predict_layers": 1, "torch_dtype": "float16"}

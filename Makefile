@@ -8,6 +8,7 @@ MAIN := .venv
 ORACLES := .venv-oracles
 LLMCOMPRESSOR := .venv-llmcompressor
 VLLM := .venv-vllm
+SGLANG := .venv-sglang
 LLAMA_CPP := .oracle-sources/llama.cpp
 LLAMA_CPP_SDIST := llama-cpp-python==0.3.36
 
@@ -18,13 +19,14 @@ LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint pytest browser disks oracle oracle-packages oracle-llmcompressor oracle-vllm bench fixtures docs clean
+.PHONY: help demo test lint pytest browser disks oracle oracle-packages oracle-llmcompressor oracle-vllm oracle-sglang bench fixtures docs clean
 
 help:
 	@echo "make demo      generate a small drafter, pack, expand, gate, audit and verify it"
 	@echo "make test      ruff, mypy and all tests that need no third-party converter"
 	@echo "make oracle    the tests against ModelOpt, compressed-tensors, speculators and llm-compressor"
 	@echo "make oracle-vllm  what vLLM's own loader does with every case, against the golden files"
+	@echo "make oracle-sglang  what SGLang's own loader does with every case, against the golden files"
 	@echo "make browser   open a release's page in headless Chromium: accessibility, numbers, keyboard, screenshots"
 	@echo "make disks     renaming on loop-mounted xfs, btrfs and ext4: needs root, xfsprogs and btrfs-progs"
 	@echo "make lint      ruff and mypy alone"
@@ -65,6 +67,10 @@ oracle-llmcompressor: $(LLMCOMPRESSOR)/.ready
 oracle-vllm: $(VLLM)/.ready
 	CONVERTKIT_ORACLES="vllm" $(VLLM)/bin/python -m pytest -m oracle tests/oracle/test_vllm_loader.py
 
+# SGLang's own loader, about five minutes, likewise apart.
+oracle-sglang: $(SGLANG)/.ready
+	CONVERTKIT_ORACLES="transformers" $(SGLANG)/bin/python -m pytest -m oracle tests/oracle/test_sglang_loader.py
+
 $(MAIN)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(MAIN)
 	$(MAIN)/bin/python -m pip install -q -c constraints.txt -e ".[dev]"
@@ -101,6 +107,14 @@ $(VLLM)/.ready: constraints-vllm.txt constraints.txt
 	find $(VLLM) -path '*/vllm/*' -name '*.so' -type f -delete
 	touch $@
 
+# The Python part of SGLang; what its compiled packages would do is never asked for by loading.
+$(SGLANG)/.ready: constraints-sglang.txt constraints.txt
+	$(PYTHON) -m venv --clear $(SGLANG)
+	$(SGLANG)/bin/python -m pip install -q -c constraints-sglang.txt torch
+	$(SGLANG)/bin/python -m pip install -q --no-deps -r constraints-sglang.txt
+	$(SGLANG)/bin/python -m pip install -q -c constraints.txt pytest
+	touch $@
+
 bench: $(MAIN)/.ready
 	mkdir -p bench-out
 	$(MAIN)/bin/python benchmarks/full_size.py bench-out
@@ -114,6 +128,6 @@ docs: $(MAIN)/.ready
 	$(MAIN)/bin/python docs/pages.py
 
 clean:
-	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) .oracle-sources build dist demo-out bench-out browser-out
+	rm -rf $(MAIN) $(ORACLES) $(LLMCOMPRESSOR) $(VLLM) $(SGLANG) .oracle-sources build dist demo-out bench-out browser-out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find convertkit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

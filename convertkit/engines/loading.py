@@ -59,6 +59,9 @@ class Book:
         if fault == "cut":
             message = f"the shape is {list(spec.shape)}, the engine takes {list(part.shape)} of it and drops the rest"
             self.wrongs.append(Wrong("E_LOAD_CUT", message, rule, spec.name))
+        elif fault == "short":
+            message = f"the shape is {list(spec.shape)}, the engine fills the rest of {list(part.shape)} with zeros"
+            self.wrongs.append(Wrong("E_LOAD_UNFILLED", message, rule, spec.name))
         elif fault:
             message = f"weights of shape {list(spec.shape)} do not fit {parameter.name}, which takes {list(part.shape)}"
             self.refuse("load_weights", message, rule, spec.name)
@@ -90,7 +93,8 @@ class Book:
 
 
 def misfit(shape: Shape, part: Part) -> str:
-    """Empty if a shape fits, ``cut`` if it is larger and is cut to size, ``no`` otherwise."""
+    """Empty if a shape fits, ``cut`` if it is larger and is cut to size, ``short`` if it is smaller and is padded,
+    ``no`` otherwise."""
     wanted = part.shape
     if part.fit == "any" or shape == wanted:
         return ""
@@ -98,11 +102,13 @@ def misfit(shape: Shape, part: Part) -> str:
         return "" if shape in ((), (1,)) else "no"
     if part.fit == "exact":
         return "" if shape in ((), (1,)) and wanted in ((), (1,)) else "no"
-    along = 0 if part.fit == "rows" else len(wanted) - 1
+    along = 0 if part.fit.endswith("rows") else len(wanted) - 1
     if len(shape) != len(wanted):
         return "no"
     others = all(a == b for place, (a, b) in enumerate(zip(shape, wanted, strict=True)) if place != along)
-    return "cut" if others and shape[along] > wanted[along] else "no"
+    if others and shape[along] > wanted[along]:
+        return "cut"
+    return "short" if others and part.fit.startswith("padded") else "no"
 
 
 def modules_of(names: Iterable[str]) -> frozenset[str]:

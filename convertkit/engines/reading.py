@@ -58,7 +58,9 @@ class Understanding:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-INFORMATIVE = frozenset({"target_layers", "draft_tokens", "activation", "block_size"})
+INFORMATIVE = frozenset(
+    {"target_layers", "draft_tokens", "activation", "block_size", "confidence_head", "confidence_with_markov"}
+)
 """Fields that an engine may leave unread without understanding another drafter."""
 
 

@@ -75,10 +75,10 @@ ENGINES: Mapping[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine("vllm", "vLLM", ("0.33.0",), "run"),
-        Engine("sglang", "SGLang", ("0.5.23",), "read"),
+        Engine("sglang", "SGLang", ("0.5.23",), "run"),
         Engine("llama.cpp", "llama.cpp", ("0.6.0",), "run"),
         Engine("tensorrt-llm", "TensorRT-LLM", ("1.3.0rc",), "read"),
-        Engine("transformers", "transformers", ("5.20.2",), "read"),
+        Engine("transformers", "transformers", ("5.19.0",), "run"),
     )
 }
 

@@ -1,5 +1,6 @@
 """How SGLang 0.5.23 reads drafters: flat configs only, never those of speculators.
 
+Run: what the built model and its captured layers understand is in ``tests/engines/golden/sglang-0.5.23.json``.
 Sources: ``srt/speculative/dflash_utils.py:588-760``, ``srt/models/dflash.py:157-285``, ``srt/models/dspark.py:482``,
 ``srt/speculative/dspark_components/dspark_config.py``, ``srt/models/llama_eagle3.py:130-210``.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.reading import Engine, Refusal, Serving
-from convertkit.layouts.configs import DEEPSPEC, EAGLE3, ZLAB_DFLASH, ZLAB_DFLASH2, Reading
+from convertkit.layouts.configs import AUX, DEEPSPEC, EAGLE3, ZLAB_DFLASH, ZLAB_DFLASH2, Reading
 from convertkit.layouts.fields import Field, changed, look, moved
 from convertkit.layouts.meaning import SLIDING, Rules
 
@@ -56,21 +57,28 @@ _KIND = Refusal(
     lambda spec, config: bool(spec.markov_rank) and look(config, "markov_head_type") is None,
     "'markov_head_type' is required",
 )
-_UNTOLD = Refusal(
-    "confidence_head",
-    lambda spec, config: look(config, "enable_confidence_head") is None and not spec.confidence_head,
-    "without 'enable_confidence_head' the head is expected",
-)
+_UNREAD = ("confidence_head", "confidence_with_markov")
+"""The head is built whenever ``SGLANG_RAGGED_VERIFY_MODE`` is not ``static``, whatever the config says."""
 _DSPARK: tuple[Field, ...] = changed(
     moved(
-        DEEPSPEC.fields,
+        tuple(field for field in DEEPSPEC.fields if field.here not in _UNREAD),
         **{key: _PLACES[key] for key in ("neox", "draft_vocabulary", "target_hidden")},
         taps=("dflash_config.target_layer_ids", "target_layer_ids"),
         block_size=("dflash_config.block_size", "block_size"),
         mask_token=("dflash_config.mask_token_id", "mask_token_id"),
     ),
-    confidence_head=True,
-    confidence_with_markov=True,
+    block_size=7,
+)
+_EAGLE_TAPS = Field("taps", (f"eagle_config.{AUX}",), "ids", "ids")
+"""Outputs of layers, not inputs, and only there; without them 1, n / 2 - 1 and n - 4 are read."""
+_EAGLE3 = tuple(
+    _EAGLE_TAPS if field.here == "taps" else field
+    for field in moved(
+        EAGLE3.fields,
+        norm_before_residual=(),
+        norm_before_fc=("eagle_config.norm_before_fc", "norm_before_fc"),
+        fc_norm=("fc_norm", "use_aux_norm"),
+    )
 )
 
 SGLANG = Engine(
@@ -81,12 +89,12 @@ SGLANG = Engine(
         "dflash2": Serving(_flat(ZLAB_DFLASH2), (_WINDOW, _VOCABULARY)),
         "dspark": Serving(
             replace(DEEPSPEC, fields=_DSPARK, rules=Rules("zlab", whole_head=False, taps="spread")),
-            (_WINDOW, _VOCABULARY, _RANK, _KIND, _UNTOLD),
+            (_WINDOW, _VOCABULARY, _RANK, _KIND),
         ),
         "eagle3": Serving(
             replace(
                 EAGLE3,
-                fields=moved(EAGLE3.fields, norm_before_residual=()),
+                fields=_EAGLE3,
                 rules=Rules("causal", whole_head=False),
             )
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from convertkit.engines import llamacpp_load, vllm_targets
+from convertkit.engines import llamacpp_load, sglang_targets, tensorrt_llm_targets, transformers_load, vllm_targets
 from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.model import Load
 from convertkit.engines.rules import Asked
@@ -12,7 +12,13 @@ from convertkit.engines.source import Source
 
 TargetLoader = Callable[[Source, int], Load]
 
-LOADERS: Mapping[str, TargetLoader] = {"vllm": vllm_targets.load_target, "llama.cpp": llamacpp_load.load_target}
+LOADERS: Mapping[str, TargetLoader] = {
+    "vllm": vllm_targets.load_target,
+    "sglang": sglang_targets.load_target,
+    "llama.cpp": llamacpp_load.load_target,
+    "tensorrt-llm": tensorrt_llm_targets.load_target,
+    "transformers": transformers_load.load_target,
+}
 """How each engine loads a target, given the number of ranks."""
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load
-from convertkit.engines.model import Load
+from convertkit.engines import llamacpp_load, tensorrt_llm_load
 from convertkit.engines.registry import RULES, drafter_in, rules_of
 from convertkit.engines.rules import ENGINES, holds, parse_engine, parse_engines
 from convertkit.engines.vllm_params import Target
@@ -16,50 +15,6 @@ from tests.engines.test_vllm_load import source_of
 
 CASES = dict(cases())
 TARGET = Target(N, V, H)
-
-
-def sglang(name: str) -> Load:
-    return sglang_load.load_drafter(source_of(build(CASES[name])), TARGET)
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "code"),
-    [
-        ("dflash, whole", "loads", None),
-        ("dflash2, whole", "loads", None),
-        ("dspark, whole", "loads", None),
-        ("eagle3, whole", "loads", None),
-        ("dflash, model prefix", "loads", None),  # names match with and without it
-        ("dflash, no q", "wrong", "E_LOAD_UNFILLED"),
-        ("dflash, no final norm", "wrong", "E_LOAD_UNFILLED"),
-        ("dflash, unknown tensor", "wrong", "E_LOAD_DROPPED"),
-        ("dflash, stray bias", "wrong", "E_LOAD_DROPPED"),
-        ("codebooks as weights", "wrong", "E_LOAD_UNFILLED"),  # vLLM refuses them
-        ("dflash, fc too wide", "refused", None),
-        ("tap beyond target", "refused", None),
-        ("sliding without flag", "refused", None),
-        ("speculators-dflash, whole", "refused", None),
-        ("no markov rank", "refused", None),
-        ("confidence without tensors", "refused", None),
-        ("mixed mlp", "refused", None),
-        ("uniform, all", "unknown", None),
-        ("gemma dspark", "unknown", None),
-    ],
-)
-def test_sglang(name: str, status: str, code: str | None) -> None:
-    load = sglang(name)
-    assert load.status == status, (load.refusals[:1], load.wrongs[:1], load.unknown)
-    if code is not None:
-        assert code in {item.code for item in load.wrongs}
-
-
-def test_sglang_takes_embedding_and_head_from_the_target() -> None:
-    load = sglang("dspark, whole")
-    assert {name for name, fate in load.fates.items() if fate.into is None} == {"embed_tokens.weight", "lm_head.weight"}
-    borrowed = {item.parameter.name for item in load.parameters if item.outcome == "borrowed"}
-    assert borrowed == {"model.embed_tokens.weight", "lm_head.weight"}
-    settings = {item.name: item.value for item in load.settings}
-    assert settings == {"--speculative-algorithm": "DSPARK", "--speculative-num-draft-tokens": 8}
 
 
 def test_llamacpp_reads_gguf_only() -> None:
@@ -77,11 +32,6 @@ def test_tensorrt_llm_is_unknown_but_for_what_was_read() -> None:
     assert {item.code for item in two.wrongs} == {"E_LOAD_DROPPED", "E_READER_DIFFERS"}
     nested = tensorrt_llm_load.load_drafter(source_of(build(CASES["speculators-dspark, whole"])), TARGET)
     assert nested.status == "refused"
-
-
-def test_transformers_has_no_drafter() -> None:
-    load = transformers_load.load_drafter(source_of(build(CASES["dflash, whole"])), TARGET)
-    assert (load.status, load.refusals[0].foreign) == ("refused", True)
 
 
 def test_engines_and_versions() -> None:

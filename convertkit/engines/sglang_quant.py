@@ -1,0 +1,298 @@
+"""How SGLang 0.5.23 decides which linears are quantized: by its own module names, before any weight is read.
+
+In drafters of the DFlash family a linear is called ``qkv_proj``, ``o_proj``, ``gate_up_proj`` or ``down_proj`` and
+nothing more, whatever its layer, so patterns with layers or parents never match there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convertkit.dialects.patterns import Matcher, PatternFault
+from convertkit.engines.model import stop
+from convertkit.engines.vllm_config import Unknown
+from convertkit.engines.vllm_quant import FUSED_SHARDS, Grid
+
+Ask = Callable[[str, str], Grid]
+Packed = Mapping[str, tuple[str, ...]]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.*\-]*", re.ASCII)
+ALGORITHMS: Mapping[str, Grid] = {"NVFP4": "mo-a4", "W4A16_NVFP4": "mo-a16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """``ask`` answers for a module by SGLang's name and class; ``kv_scales``: attention holds scales of the cache."""
+
+    family: str
+    ask: Ask
+    kv_scales: bool = False
+
+
+NONE = Quantization("none", lambda module, kind: "dense")
+
+
+def read_quantization(config: Mapping[str, Any], quant_file: Mapping[str, Any], packed: Packed) -> Quantization:
+    """How SGLang quantizes a model. ``packed`` are the fused linears that its class names. Raises Stop where SGLang
+    raises, Unknown for what is not described."""
+    block = _block(config)
+    if block is None and not quant_file:
+        return NONE
+    method = str((block if block is not None else {}).get("quant_method", "modelopt")).lower()
+    if method == "compressed-tensors":
+        assert block is not None
+        return Quantization(
+            "compressed-tensors", _compressed_tensors(block, packed), bool(block.get("kv_cache_scheme"))
+        )
+    if not method.startswith("modelopt"):
+        raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables of SGLang describe")
+    return _modelopt(block, quant_file, packed)
+
+
+def _block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    text = config.get("text_config")
+    places = (config.get("quantization_config"), text.get("quantization_config") if isinstance(text, Mapping) else None,
+              config.get("compression_config"))  # fmt: skip
+    return next((place for place in places if isinstance(place, Mapping)), None)
+
+
+def _modelopt(block: Mapping[str, Any] | None, quant_file: Mapping[str, Any], packed: Packed) -> Quantization:
+    named = _section(block if block is not None else quant_file)
+    algorithm = named.get("quant_algo")
+    if not algorithm:
+        raise stop("create", "Cannot find 'quant_algo' in the model's quantization config.", "sglang.quant-algo",
+                   key="quant_algo")  # fmt: skip
+    if algorithm != "MIXED_PRECISION":
+        return _uniform(block if block is not None else quant_file, str(algorithm), packed)
+    listed = named.get("quantized_layers")
+    grids = {str(row.get("quant_algo", "")).upper() for row in (listed or {}).values() if isinstance(row, Mapping)}
+    if not grids & set(ALGORITHMS):
+        raise Unknown("a MIXED_PRECISION config without NVFP4 layers is read as W4AFP8, which is not described")
+    cache = "kv_cache_quant_algo" in named or "kv_cache_scheme" in named
+    if block is None or not cache:
+        if not quant_file:
+            raise stop("create", "Cannot find the config file for modelopt_mixed", "sglang.quant-mixed",
+                       key="quantization_config.kv_cache_quant_algo")  # fmt: skip
+        named = _section(quant_file)
+    return _mixed(named, packed)
+
+
+def _section(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = block.get("quantization", block)
+    deeper = inner.get("quantization") if isinstance(inner, Mapping) else None
+    found = deeper if isinstance(deeper, Mapping) else inner
+    return found if isinstance(found, Mapping) else {}
+
+
+def _uniform(block: Mapping[str, Any], algorithm: str, packed: Packed) -> Quantization:
+    named = _section(block)
+    nested = named is not block
+    if algorithm not in ALGORITHMS:
+        raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables of SGLang describe")
+    if nested and not _group_sizes(block):
+        raise stop("create", "Cannot find 'quant_algo' in the model's quantization config.", "sglang.quant-algo",
+                   key="group_size")  # fmt: skip
+    if any(size != 16 for size in _group_sizes(block)):
+        raise Unknown("a group size other than 16 is not one that convertkit's tables describe")
+    keys = ("exclude_modules",) if nested else ("ignore", "modules_to_not_convert", "exclude_modules")
+    left_out: Any = next((named[key] for key in keys if key in named), [])
+    excluded = _Excluder(left_out, packed)
+    grid = ALGORITHMS[algorithm]
+    return Quantization("modelopt", lambda module, kind: "dense" if excluded(module) else grid, True)
+
+
+def _group_sizes(block: Mapping[str, Any]) -> set[int]:
+    found = {part.get("group_size") for part in (block, _section(block))}
+    groups = block.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        parts = [group, *group.values()] if isinstance(group, Mapping) else []
+        found |= {part.get("group_size") for part in parts if isinstance(part, Mapping)}
+    return {size for size in found if isinstance(size, int)}
+
+
+def _mixed(named: Mapping[str, Any], packed: Packed) -> Quantization:
+    listed = named.get("quantized_layers")
+    if not isinstance(listed, Mapping) or not listed:
+        message = "MIXED_PRECISION quantization requires a non-empty quantized_layers map."
+        raise stop("create", message, "sglang.quant-mixed", key="quantized_layers")
+    layers: dict[str, str] = {}
+    for name, row in listed.items():
+        if not isinstance(row, Mapping) or row.get("group_size", 16) != 16:
+            raise Unknown("a layer of a MIXED_PRECISION config is not one that convertkit's tables describe")
+        layers[str(name)] = str(row.get("quant_algo", "")).upper()
+    excluded = _Excluder(named.get("ignore", named.get("exclude_modules")) or [], packed)
+    parents = _parents(layers)
+    cache = bool(named.get("kv_cache_scheme") or named.get("kv_cache_quant_algo"))
+
+    def ask(module: str, kind: str) -> Grid:
+        found = _listed(module, layers, parents, packed)
+        if excluded(module) or found is None:
+            return "dense"
+        if found not in ALGORITHMS:
+            raise Unknown(f"the algorithm {found} is not one that convertkit's tables of SGLang describe")
+        return ALGORITHMS[found]
+
+    return Quantization("modelopt-mixed", ask, cache)
+
+
+def _parents(layers: Mapping[str, str]) -> dict[str, str]:
+    """Every module above a listed one, with the algorithm of the first below it."""
+    found: dict[str, str] = {}
+    for name, algorithm in layers.items():
+        place = name.rpartition(".")[0]
+        while place and place not in found:
+            found[place] = algorithm
+            place = place.rpartition(".")[0]
+    return found
+
+
+def _candidates(module: str) -> tuple[str, ...]:
+    """Names that stand for a module in ``quantized_layers`` (``modelopt_quant.py:1011``)."""
+    found = [module, *(["lm_head"] if module.endswith(".lm_head") else [])]
+    rest = module.removeprefix("model.language_model.")
+    if module.startswith("language_model.model."):
+        found.append("model.language_model." + module.removeprefix("language_model.model."))
+    elif rest != module:
+        found += [f"language_model.model.{rest}", f"model.{rest}"]
+    elif module.startswith("model."):
+        found.append("model.language_model." + module.removeprefix("model."))
+    return tuple(dict.fromkeys(found))
+
+
+def _listed(module: str, layers: Mapping[str, str], parents: Mapping[str, str], packed: Packed) -> str | None:
+    """The algorithm of a module: its own entry, those of its shards, or one below it (``modelopt_quant.py:978``)."""
+    own = next((layers[name] for name in _candidates(module) if name in layers), None)
+    if own is not None:
+        return own
+    parent, _, leaf = module.rpartition(".")
+    names = [f"{base}.{shard}" for base in _candidates(parent) for shard in packed.get(leaf, ())]
+    found = {layers[name] for name in names if name in layers}
+    if len(found) > 1:
+        message = f"Mixed quant_algo within fused layer {module}: {', '.join(sorted(found))}"
+        raise stop("create", message, "sglang.quant-shards", tensor=module)
+    return found.pop() if found else next((parents[name] for name in _candidates(module) if name in parents), None)
+
+
+class _Excluder:
+    """Names and patterns that ModelOpt leaves out (``quantization/utils.py:70``, ``modelopt_quant.py:379``)."""
+
+    def __init__(self, left_out: Any, packed: Packed) -> None:
+        if not isinstance(left_out, list):
+            raise Unknown("the excluded modules of the quantization config are not a list")
+        names = [str(name) for name in left_out]
+        if any(_PLAIN.fullmatch(name) is None for name in names):
+            raise Unknown("an excluded module of the quantization config is an expression that is not described")
+        self._names = frozenset(name.rstrip(".") for name in names)
+        stars = [name for name in names if "*" in name]
+        self._globs = Matcher([("glob", name) for name in stars]) if stars else None
+        self._packed = {**FUSED_SHARDS, **packed}
+
+    def __call__(self, module: str) -> bool:
+        parent, _, leaf = module.rpartition(".")
+        shards = self._packed.get(leaf)
+        if shards is None:
+            return self._path(module) or self._pattern(module)
+        found = {self._path(f"{parent}.{shard}" if parent else shard) for shard in shards}
+        if len(found) > 1:
+            message = f"Detected some but not all shards of {module} are quantized."
+            raise stop("create", message, "sglang.quant-shards", tensor=module)
+        return found.pop() or self._pattern(module)
+
+    def _path(self, module: str) -> bool:
+        """Any run of whole dotted parts is a listed name."""
+        parts = module.split(".")
+        runs = (".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1))
+        return any(run in self._names for run in runs)
+
+    def _pattern(self, module: str) -> bool:
+        wholes = (module, module.removeprefix("language_model."), *module.split("."))
+        return any(one in self._names or (self._globs is not None and bool(self._globs.hits(one))) for one in wholes)
+
+
+def _compressed_tensors(block: Mapping[str, Any], packed: Packed) -> Ask:
+    """Ignored names by shard, then targets by name, by class, by shards (``compressed_tensors/utils.py:23, 128``)."""
+    targets: dict[str, Grid] = {}
+    groups = block.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        names = group.get("targets") if isinstance(group, Mapping) else None
+        if not isinstance(names, list):
+            raise Unknown("a config group of the quantization config has no list of targets")
+        targets.update({str(name): _scheme(group) for name in names})
+    left_out = block.get("ignore", [])
+    if left_out is None:
+        raise stop("create", "'NoneType' object is not iterable", "sglang.quant-target", key="ignore")
+    if not isinstance(left_out, list):
+        raise Unknown("'ignore' of the quantization config is not a list")
+    ignored, wanted = _Names([str(name) for name in left_out]), _Names(list(targets))
+
+    def ask(module: str, kind: str) -> Grid:
+        parent, _, leaf = module.rpartition(".")
+        shards = [f"{parent}.{shard}" if parent else shard for shard in packed.get(leaf, ())]
+        if _ignored(module, shards, ignored):
+            return "dense"
+        if kind == "ParallelLMHead" and wanted.first(module) is not None:
+            raise Unknown("a quantized head of compressed-tensors is not one that convertkit's tables describe")
+        if not targets or kind == "ParallelLMHead":
+            return "dense"
+        name = wanted.first(module) or next((one for one in targets if _class_meant(one, kind)), None)
+        if name is None and shards:
+            found = [wanted.first(shard) for shard in shards]
+            name = found[0] if all(found) else None
+        if name is None:
+            message = f"Unable to find matching target for {module} in the compressed-tensors config."
+            raise stop("create", message, "sglang.quant-target", tensor=module)
+        return targets[name]
+
+    return ask
+
+
+def _ignored(module: str, shards: Sequence[str], ignored: _Names) -> bool:
+    if not shards or module in ignored.names:
+        return ignored.suffix(module)
+    found = {ignored.suffix(shard) for shard in shards}
+    if len(found) > 1:
+        message = f"Found different quantization schemes for the parts of {module}"
+        raise stop("create", message, "sglang.quant-shards", tensor=module)
+    return found.pop()
+
+
+class _Names:
+    """Exact names and ``re:`` expressions, matched from the start of a name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = frozenset(name for name in names if not name.startswith("re:"))
+        self._expressions = [name for name in names if name.startswith("re:")]
+        try:
+            rows = [("regex", name.removeprefix("re:")) for name in self._expressions]
+            self._matcher = Matcher(rows) if rows else None  # type: ignore[arg-type]
+        except PatternFault as fault:
+            raise Unknown(f"an expression of the quantization config is not matched: {fault}") from None
+
+    def first(self, module: str) -> str | None:
+        if module in self.names:
+            return module
+        hits = self._matcher.hits(module) if self._matcher is not None else ()
+        return self._expressions[min(hits)] if hits else None
+
+    def suffix(self, module: str) -> bool:
+        """A name counts for every module that ends in it, at a dot."""
+        parts = module.split(".")
+        ends = (".".join(parts[place:]) for place in range(len(parts)))
+        return any(end in self.names for end in ends) or self.first(module) is not None
+
+
+def _class_meant(target: str, kind: str) -> bool:
+    return not target.startswith("re:") and target.lower() in kind.lower()
+
+
+def _scheme(group: Mapping[str, Any]) -> Grid:
+    weights = group.get("weights")
+    if not isinstance(weights, Mapping):
+        return "dense"
+    nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
+    if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
+        raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
+    return "ct-a16" if group.get("input_activations") is None else "ct-a4"

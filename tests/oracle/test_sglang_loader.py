@@ -1,0 +1,53 @@
+"""SGLang's own loader over every case again, against the golden files that the ordinary suite compares with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.sglang_cases import write_drafters
+from tests.engines.sglang_target_cases import write_targets
+
+pytestmark = pytest.mark.oracle
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "engines" / "golden"
+
+
+def installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def without_messages(case: dict[str, Any]) -> dict[str, Any]:
+    """A case without the text of its error: messages name paths, addresses and lines."""
+    ranks = [without_messages(run) for run in case.get("of two ranks", [])]
+    kept = {key: value for key, value in case.items() if key not in ("error", "of two ranks")}
+    return {**kept, "refused": bool(case.get("error")), "of two ranks": ranks}
+
+
+@pytest.mark.parametrize("name", ["drafters", "targets"])
+def test_golden_files_are_what_the_loader_does(name: str, tmp_path: Path) -> None:
+    if installed("sglang") != "0.5.23":
+        pytest.skip("the tables describe SGLang 0.5.23")
+    if name == "drafters":
+        write_drafters(tmp_path / "all")
+        words, file = [tmp_path / "all" / "cases", tmp_path / "all" / "target"], "sglang-0.5.23.json"
+    else:
+        write_targets(tmp_path / "all")
+        words, file = [tmp_path / "all"], "sglang-0.5.23-targets.json"
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "tests.oracle.sglang_loader", *map(str, words), str(out)]
+    subprocess.run(command, check=True, timeout=1800, cwd=ROOT)
+    golden, found = (json.loads(path.read_text())["cases"] for path in (GOLDEN / file, out))
+    assert {case: without_messages(run) for case, run in found.items()} == {
+        case: without_messages(run) for case, run in golden.items()
+    }

@@ -41,11 +41,15 @@ RULES: Mapping[str, Rule] = {
         _rule("experts", "experts are merged into two parameters; all must be there and alike",
               "core_model_loading.py"),
         _rule("quantized", "ModelOpt's quantization is not among those that are read", "quantizers/auto.py"),
+        _rule("status", "what is packed is unpacked only if quantization_status is compressed",
+              "quantizers/quantizer_compressed_tensors.py"),
+        _rule("packed-experts", "packed experts are merged without their global scales", "core_model_loading.py"),
         _rule("prefix", "names without model. are found", "core_model_loading.py"),
     )
 }  # fmt: skip
 
 LEAVES = ("gate_proj", "up_proj", "down_proj")
+GLOBAL_SCALE = ".weight_global_scale"
 NOT_NEEDED = ("rotary_emb.inv_freq",)
 
 
@@ -77,6 +81,8 @@ def load_target(source: Source, ranks: int = 1) -> Load:
         if method is None:
             message = "The model's quantization config from the arguments has no `quant_method` attribute."
             return Load((Refused("load_weights", message, "transformers.quantized", key="quant_method"),))
+        if method == "compressed-tensors":
+            return _compressed(source, block)
         if not str(method).startswith("modelopt"):
             return Load(unknown=f"the quantization method {method!r} is not one that convertkit's tables describe")
     model = MODELS.get(str(source.config.get("model_type")))
@@ -94,6 +100,22 @@ def load_target(source: Source, ranks: int = 1) -> Load:
         return _unread(load) if block is not None or source.quant_config else load
     except Unknown as why:
         return Load(unknown=why.refused.message)
+
+
+def _compressed(source: Source, block: Mapping[str, Any]) -> Load:
+    """What is certain of a model that compressed-tensors packed; whether every linear is matched is not described."""
+    wrongs = []
+    if block.get("quantization_status") != "compressed":
+        message = (
+            "without 'quantization_status': 'compressed' packed linears are taken for dense ones and initialised anew"
+        )
+        wrongs.append(Wrong("E_LOAD_UNFILLED", message, "transformers.status", key="quantization_status"))
+    scales = [spec.name for spec in source.tensors if ".experts." in spec.name and spec.name.endswith(GLOBAL_SCALE)]
+    if scales:
+        message = f"{len(scales)} global scales of packed experts are dropped: experts are merged without them"
+        wrongs.append(Wrong("E_LOAD_DROPPED", message, "transformers.packed-experts", scales[0]))
+    unknown = "which linears compressed-tensors would match is not described for transformers"
+    return Load((), tuple(wrongs), unknown=unknown)
 
 
 def _unread(load: Load) -> Load:

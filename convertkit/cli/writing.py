@@ -200,7 +200,8 @@ def summary_text(name: str, report: Mapping[str, Any]) -> str:
     """What a report says, on one line: by the row of ``SUMMARIES``, or the plain values of its summary."""
     summary = report["summary"]
     if name in SUMMARIES:
-        return SUMMARIES[name](summary)
+        verdicts = [f"{view['engine']} {VERDICTS[view['verdict']]}" for view in report.get("engines", ())]
+        return ", ".join([SUMMARIES[name](summary), *verdicts])
     return ", ".join(
         f"{key.replace('_', ' ')} {count_text(value) if isinstance(value, int) else value}"
         for key, value in summary.items()
@@ -249,6 +250,9 @@ def _audit_text(summary: Mapping[str, Any]) -> str:
         ]
     )
 
+
+VERDICTS = {"loads": "loads it", "wrong": "serves it wrong", "refused": "refuses it", "unknown": "unknown"}
+"""How to say an engine's verdict in a line."""
 
 SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "FIDELITY_GATE.json": _gate_text,

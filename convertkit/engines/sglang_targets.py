@@ -14,7 +14,7 @@ from convertkit.engines.sglang_target_build import Built, Sizes, build, read_siz
 from convertkit.engines.sglang_target_tables import TARGETS, Style, TargetTable
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_config import Unknown
-from convertkit.layouts.rules import Family, families
+from convertkit.layouts.rules import Family
 
 STACKED = (("q_proj", "qkv_proj", "q"), ("k_proj", "qkv_proj", "k"), ("v_proj", "qkv_proj", "v"),
            ("gate_proj", "gate_up_proj", "gate"), ("up_proj", "gate_up_proj", "up"))  # fmt: skip
@@ -73,9 +73,8 @@ def _load(source: Source, ranks: int) -> Load:
     quant: Quantization = read_quantization(source.config, source.quant_config, table.packed)
     built = build(table, sizes, quant, ranks)
     state = Loading(table, built, sizes.layers)
-    specs = {spec.name: spec for spec in source.tensors}
-    for family in families(specs).values():
-        _family(family, specs, state, sizes)
+    for family in source.families.values():
+        _family(family, source.specs, state, sizes)
     outcomes = tuple(_outcomes(state))
     state.wrongs += [_unfilled(item) for item in outcomes if item.outcome in ("unfilled", "partly filled")]
     if sizes.tied and table.style != "moe":

@@ -19,7 +19,7 @@ from convertkit.engines.source import Source
 from convertkit.engines.transformers_tables import MODELS, Model, Row
 from convertkit.engines.vllm_config import FLAT_DEFAULTS, Unknown, with_defaults
 from convertkit.engines.vllm_params import Target
-from convertkit.layouts.rules import Family, families
+from convertkit.layouts.rules import Family
 
 VERSION = "5.19.0"
 
@@ -130,13 +130,13 @@ def _unread(load: Load) -> Load:
 def _load(model: Model, source: Source) -> Load:
     sizes = read_sizes(source.config)
     expected = {row.name: row for row in model.rows if _present(row, sizes, source.config)}
-    specs = {spec.name: spec for spec in source.tensors}
+    specs = source.specs
     found: dict[str, set[int]] = {}
     fates: dict[str, Fate] = {}
     refusals: list[Refused] = []
     lost: list[str] = []
     experts: dict[str, dict[str, Family]] = {}
-    for family in families(specs).values():
+    for family in source.families.values():
         place = _place(family.template, model, expected)
         if place.startswith("experts:"):
             _, at, leaf = place.split(":")

@@ -44,8 +44,9 @@ class Options:
     """How to write, for every verb that writes a folder. None of it changes the bytes of the output.
 
     ``report_dir`` keeps the reports of an output that is not published; ``publish_anyway`` publishes an output
-    that a gate or audit rejects, with that verdict in its reports. ``device`` (cpu, cuda) encodes and expands; checks
-    stay on the CPU. ``engines`` are asked in the audit of the output: what they refuse or serve wrong rejects it.
+    that a gate or audit rejects, with that verdict in its reports. ``device`` (cpu, cuda) searches, encodes and
+    expands; checks stay on the CPU. ``engines`` are asked in the audit of the output: what they refuse or serve wrong
+    rejects it.
     """
 
     force: bool = False

@@ -19,6 +19,7 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
+from convertkit.release.follow import source_digests
 from convertkit.release.recipe import read_recipe
 from convertkit.verbs import line, release_run
 from convertkit.verbs.fix_keys import fix_keys
@@ -214,6 +215,46 @@ def interrupt_at(number: int) -> Any:
         return real(*arguments, **words)
 
     return mock.patch.object(release_run, "carry_out", stopped)
+
+
+CT = '[[variants]]\nfolder = "ct"\nformat = "nvfp4-ct"\nfrom = "."\n\n'
+
+
+def test_no_file_is_hashed_by_two_variants(tmp_path: Path) -> None:
+    """The source is hashed once for all; what is made from a variant takes its digests over."""
+    hashed: list[str] = []
+
+    def counted(reader: Reader, halt: Any) -> dict[str, str]:
+        hashed.extend(file.name for file in reader.checkpoint.files)
+        return source_digests(reader, halt)
+
+    recipe = write_recipe(tmp_path, SEED.replace("[[engines]]", CT + "[[engines]]", 1))
+    with mock.patch.object(line, "source_digests", counted), mock.patch.object(release_run, "source_digests", counted):
+        made = make(recipe, tmp_path / "out")
+    assert hashed == ["model.safetensors"]
+    manifest = json.loads((tmp_path / "out" / "ct" / "MANIFEST.json").read_bytes())
+    sources = {item["path"]: item["sha256"] for item in manifest["source"]["files"]}
+    root = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert sources["model.safetensors"] == hashlib.sha256(root).hexdigest()
+    assert [row["folder"] for row in made.report["rows"]] == [".", "bf16/", "ct/"]
+
+
+def test_one_of_two_that_are_made_side_by_side_fails(tmp_path: Path) -> None:
+    text = SEED.replace("[[engines]]", CT + "[[engines]]", 1)
+    recipe = write_recipe(tmp_path, text, on_grid=False)  # so bf16/ is not its source
+    with pytest.raises(ConvertError, match="E_AGAINST"):
+        make(recipe, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"drafter", "recipe.toml"}
+
+
+@pytest.mark.parametrize("finished", [1, 2])
+def test_resume_with_variants_side_by_side(tmp_path: Path, finished: int) -> None:
+    recipe = write_recipe(tmp_path, SEED.replace("[[engines]]", CT + "[[engines]]", 1))
+    with interrupt_at(finished), pytest.raises(Interrupted):
+        make(recipe, tmp_path / "out")
+    make(recipe, tmp_path / "out", resume=True)
+    make(recipe, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_resume_trusts_what_is_finished_and_gives_the_same_bytes(seed: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ import convertkit.verbs.line as line
 from convertkit.errors import ConvertError
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
+from convertkit.verbs.fix_keys import fix_keys
 from convertkit.verbs.pack import pack_nvfp4
+from convertkit.verbs.to_gguf import to_gguf
+from tests.gguf.models import write_model
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 DRAFTER, EXPORT = FIXTURES / "dflash2-tiny", FIXTURES / "modelopt-export-tiny"
@@ -35,7 +40,14 @@ def flip(monkeypatch: pytest.MonkeyPatch, tensor: str, byte: int = 0) -> None:
                 changed[place - offset] ^= 1
             write_at(name, offset, memoryview(changed))
 
-        sink.write_at = write
+        def copy(name: str, offset: int, source: int, source_offset: int, size: int) -> None:
+            copy_at(name, offset, source, source_offset, size)
+            if name == file and offset <= place < offset + size:
+                fd = sink._files[name].fd
+                os.pwrite(fd, bytes([os.pread(fd, 1, place)[0] ^ 1]), place)
+
+        copy_at = sink.copy_at
+        sink.write_at, sink.copy_at = write, copy
         return execute(plan, facts, desk, sink, workers, done, known)
 
     monkeypatch.setattr(line, "execute", spoiled)
@@ -57,6 +69,20 @@ def cast(out: Path) -> object:
     return convert(DRAFTER, out, to="f32")
 
 
+def rename(out: Path) -> object:
+    return fix_keys(DRAFTER, out, rename=["{rest}=model.{rest}"])
+
+
+def to_dflash_gguf(out: Path) -> object:
+    target = write_model(out.parent / "target", "qwen3")
+    source = write_model(out.parent / "drafter", "dflash")
+    try:
+        return to_gguf(source, out, target_model=target)
+    finally:
+        shutil.rmtree(target)
+        shutil.rmtree(source)
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "copied tensor of a pack": (pack, "norm.weight", 1),
     "codes": (pack, "layers.2.mlp.up_proj.weight", 77),
@@ -68,6 +94,8 @@ CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "re-spelled block scales": (respell, f"{MODULE}.weight_scale", 3),
     "re-spelled global scale": (respell, f"{MODULE}.weight_global_scale", 1),
     "cast tensor": (cast, "fc.weight", 12),
+    "renamed tensor": (rename, "model.norm.weight", 3),
+    "tensor copied into a GGUF": (to_dflash_gguf, "fc.weight", 7),
 }
 
 
@@ -82,7 +110,7 @@ def test_one_flipped_bit_breaks_the_promise(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("run", [pack, expand, respell, cast])
+@pytest.mark.parametrize("run", [pack, expand, respell, cast, rename, to_dflash_gguf])
 def test_untouched_runs_pass(tmp_path: Path, run: Callable[[Path], object]) -> None:
     run(tmp_path / "out")
     assert (tmp_path / "out" / "SHA256SUMS").exists()

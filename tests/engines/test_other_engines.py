@@ -1,10 +1,10 @@
-"""Engines that were read and not run: what their source says of whole and damaged drafters."""
+"""What is common to all engines: names, versions, rules, values of the wrong kind."""
 
 from __future__ import annotations
 
 import pytest
 
-from convertkit.engines import llamacpp_load, tensorrt_llm_load
+from convertkit.engines import llamacpp_load
 from convertkit.engines.registry import RULES, drafter_in, rules_of
 from convertkit.engines.rules import ENGINES, holds, parse_engine, parse_engines
 from convertkit.engines.vllm_params import Target
@@ -24,14 +24,6 @@ def test_llamacpp_reads_gguf_only() -> None:
         "--spec-type": "draft-dflash",
         "--spec-draft-n-max": 7,
     }
-
-
-def test_tensorrt_llm_is_unknown_but_for_what_was_read() -> None:
-    two = tensorrt_llm_load.load_drafter(source_of(build(CASES["dflash2, whole"])), TARGET)
-    assert two.status == "unknown"
-    assert {item.code for item in two.wrongs} == {"E_LOAD_DROPPED", "E_READER_DIFFERS"}
-    nested = tensorrt_llm_load.load_drafter(source_of(build(CASES["speculators-dspark, whole"])), TARGET)
-    assert nested.status == "refused"
 
 
 def test_engines_and_versions() -> None:

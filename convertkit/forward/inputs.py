@@ -64,16 +64,26 @@ def inputs_of(
     """The pass's inputs. Raises E_CALIBRATION if no position leaves room for all slots in its sequence."""
     sequences, recorded = torch.tensor(calibration.sequences), torch.tensor(calibration.recorded)
     anchors = _anchors(sequences, recorded, slots[-1])
-    hidden = {tap: torch.tensor(calibration.hidden_of(tap)).to(device, dtype) for tap in sorted(set(taps))}
+    used = _used(sequences, anchors, slots[-1])
+    hidden = {tap: torch.tensor(calibration.hidden_of(tap)[used]).to(device, dtype) for tap in sorted(set(taps))}
     return Inputs(
-        torch.tensor(calibration.tokens, device=device),
-        torch.tensor(calibration.positions, device=device),
-        sequences.to(device),
-        recorded.to(device),
-        anchors.to(device),
+        torch.tensor(calibration.tokens)[used].to(device),
+        torch.tensor(calibration.positions)[used].to(device),
+        sequences[used].to(device),
+        recorded[used].to(device),
+        torch.searchsorted(used, anchors).to(device),
         slots,
         hidden,
     )
+
+
+def _used(sequences: Tensor, anchors: Tensor, reach: int) -> Tensor:
+    """Indices that a pass needs: of sequences with an anchor, up to the last one's proposals."""
+    places = torch.arange(sequences.numel())
+    needed = torch.zeros_like(places, dtype=torch.bool)
+    for anchor in anchors:
+        needed |= (sequences == sequences[anchor]) & (places <= anchor + reach)
+    return places[needed]
 
 
 def _anchors(sequences: Tensor, recorded: Tensor, reach: int) -> Tensor:

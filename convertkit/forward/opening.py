@@ -17,6 +17,7 @@ from convertkit.conversion.target import Target, target_findings
 from convertkit.drafter import DrafterSpec
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.forward.holder import Holder, lent_places, places_of
+from convertkit.forward.specs import weight_findings
 
 Tensor = torch.Tensor
 
@@ -32,7 +33,11 @@ def holder_of(
     stored: str | None = None,
     tables: Mapping[str, PlaneTables] | None = None,
 ) -> Holder:
-    """A drafter's weights, and of its target what it borrows. Raises E_TARGET_MISMATCH, E_MASK_EMBEDDING."""
+    """A drafter's weights, and of its target what it borrows. Raises E_LAYOUT_MISSING, E_LAYOUT_SHAPE,
+    E_TARGET_MISMATCH, E_MASK_EMBEDDING, and E_FORWARD for an embedding or head of another size."""
+    wrong = list(weight_findings(checkpoint, {name: weight.shape for name, weight in weights.items()}))
+    if wrong:
+        raise ConvertError(wrong)
     places = places_of(desk, weights)
     borrowed = tuple(name for name in ("embed_tokens.weight", "lm_head.weight") if name not in places)
     if lender is not None:

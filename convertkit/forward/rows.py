@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from convertkit.drafter import DrafterSpec
 from convertkit.forward.compare import rounded
 from convertkit.forward.streams import Energy, Streams
+from convertkit.layouts.rules import natural_key
 
 
 def forward_rows(
@@ -24,7 +24,7 @@ def forward_rows(
         {"name": "taps", "scope": "input", "forward": {"rel_rms": rounded(inputs.rel_rms), **taps}}
     ]
     candidate = streams.holders[1]
-    for name in sorted(streams.modules, key=_natural):
+    for name in sorted(streams.modules, key=natural_key):
         stored = f"{name}.weight" if candidate.has(f"{name}.weight") else name
         error = rounded(streams.modules[name].rel_rms)
         rows.append(
@@ -35,8 +35,3 @@ def forward_rows(
         rows.append({"name": name, "scope": "layer", "forward": metrics})
     rows.append({"name": "output", "scope": "output", "forward": dict(output)})
     return rows
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Order in which layer 2 comes before layer 10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

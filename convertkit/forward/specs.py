@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from convertkit.checkpoint import Checkpoint
@@ -10,7 +10,9 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.target import eagle_taps
 from convertkit.drafter import DrafterSpec, differences, value_text
 from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.layouts.expected import expected_tensors
 from convertkit.layouts.reading import stated_spec
+from convertkit.layouts.rules import without_model
 
 ALGORITHMS = ("dflash", "dflash2", "dspark", "eagle3")
 BACKBONES = {"eagle3": ("llama", "qwen3")}
@@ -60,6 +62,27 @@ def spec_of(checkpoint: Checkpoint, side: str, target_layers: int | None) -> Dra
     if wrong is not None:
         raise refusal("E_FORWARD", f"the {side}: {wrong}", file="config.json")
     return spec
+
+
+def weight_findings(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Finding]:
+    """E_LAYOUT_MISSING and E_LAYOUT_SHAPE for weights that a pass could not be run with; ``shapes`` by dense name."""
+    table = expected_tensors(identify(checkpoint).layout, checkpoint.config) or {}
+    plain = {without_model(name): shape for name, shape in shapes.items()}
+    for name, row in table.items():
+        shape = plain.get(name)
+        if shape is None:
+            if row.required and name != "t2d" and not name.startswith("candidate_selector."):
+                yield finding(
+                    "E_LAYOUT_MISSING", "error", "the drafter's pass needs it and it is not there", tensor=name
+                )
+        elif row.shape is not None and not _fits(shape, row.shape):
+            wanted = [size if size is not None else "any" for size in row.shape]
+            message = f"the shape is {list(shape)}, the config means {wanted}"
+            yield finding("E_LAYOUT_SHAPE", "error", message, tensor=name)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(b in (None, a) for a, b in zip(shape, wanted, strict=True))
 
 
 def _given(spec: DrafterSpec, name: str) -> bool:

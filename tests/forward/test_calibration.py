@@ -199,6 +199,23 @@ def test_accept_lengths_of_recorded_tokens(drafter: dict[str, Path], tmp_path: P
     assert 1 < out["expected_accept_length"]["reference"] < 8
 
 
+def test_only_what_anchors_need_is_used(drafter: dict[str, Path], tmp_path: Path) -> None:
+    """A long tail without anchors changes nothing, nor does a sequence too short for one."""
+    torch = pytest.importorskip("torch")
+    from convertkit.forward.inputs import inputs_of
+
+    short = generated_calibration((5,), 4, 192, positions=12)
+    sequences = np.array([0] * 8 + [1] * 4)
+    path = tmp_path / "c.safetensors"
+    recorded = np.arange(12) < 6
+    write_calibration(path, short.hidden, short.tokens, target="org/name", dtype="bfloat16", sequences=sequences,
+                      recorded=recorded)  # fmt: skip
+    inputs = inputs_of(read_calibration(path), [5], (1, 2), torch.float64, "cpu")
+    assert inputs.anchors.tolist() == [1, 2, 3]
+    assert inputs.tokens.tolist() == short.tokens[:6].tolist()
+    assert inputs.hidden[5].shape == (6, 4)
+
+
 def test_taps_that_nobody_recorded_are_named(drafter: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     generate_calibration(path, drafter["drafter"])

@@ -213,6 +213,18 @@ def test_another_map_of_the_vocabulary_is_named(tmp_path: Path) -> None:
     assert V > DV
 
 
+def test_weights_that_do_not_fit_are_refused(made: dict[str, Path], tmp_path: Path) -> None:
+    config = json.loads((made["bf16"] / "config.json").read_text())
+    tensors = read(made["bf16"])
+    short = dict(tensors)
+    del short["layers.3.mlp.up_proj.weight"]
+    wide = {**tensors, "norm.weight": ("BF16", (32,), tensors["norm.weight"][2][:64])}
+    for number, (held, code) in enumerate(((short, "E_LAYOUT_MISSING"), (wide, "E_LAYOUT_SHAPE"))):
+        with pytest.raises(ConvertError) as raised:
+            run(made, write(tmp_path / str(number), config, held))
+        assert (raised.value.code, raised.value.status) == (code, 1)
+
+
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     plain = generate("qwen3", tmp_path / "plain").root
     with pytest.raises(ConvertError) as raised:

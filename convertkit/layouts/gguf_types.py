@@ -1,8 +1,8 @@
 """Which type each tensor of a GGUF gets: the types and mixes of ``--type`` as tables.
 
 The mixes and fallbacks are those of llama.cpp 0.5.0-dev (``src/llama-quant.cpp`` ``llama_tensor_get_type_impl``,
-``tensor_type_fallback``). Different on purpose: types that need no library (``q4_0`` to ``q5_1``, ``mxfp4``) give the
-head Q8_0 where ``llama-quantize`` gives Q6_K, and where no quantized type fits, the source's own type stays.
+``tensor_type_fallback``). Different on purpose: ``mxfp4`` is for all matrices, not experts only, and where no quantized
+type fits, the source's own type stays.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ TYPES: Mapping[str, TypeRow] = {
     "f16": _blocks("F16", "F16"),
     "f32": _blocks("F32", "F32"),
     "q8_0": _blocks("Q8_0", "Q8_0"),
-    "q4_0": _blocks("Q4_0", "Q8_0"),
-    "q4_1": _blocks("Q4_1", "Q8_0"),
-    "q5_0": _blocks("Q5_0", "Q8_0"),
-    "q5_1": _blocks("Q5_1", "Q8_0"),
+    "q4_0": _blocks("Q4_0", "Q6_K"),
+    "q4_1": _blocks("Q4_1", "Q6_K"),
+    "q5_0": _blocks("Q5_0", "Q6_K"),
+    "q5_1": _blocks("Q5_1", "Q6_K"),
     "mxfp4": TypeRow("MXFP4", "Q8_0", "Q8_0"),
     "nvfp4": TypeRow("NVFP4", "source", "source"),
     "q4_k_s": TypeRow("Q4_K", "Q6_K", "Q4_K", (("attn_v", FIRST_FOUR, "Q5_K"), ("ffn_down", FIRST_EIGHTH, "Q5_K"))),

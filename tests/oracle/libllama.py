@@ -198,26 +198,20 @@ def _tokens(model: str, texts: str, out: str) -> None:
     Path(out).write_text(json.dumps(found))
 
 
-def quantize(source: Path, out: Path, file_type: int, head_type: int | None = None) -> None:
-    """llama.cpp's own quantizer (``llama_model_quantize``) with one thread, in a process of its own.
-
-    ``head_type`` is ``--output-tensor-type`` of ``llama-quantize``, as ggml numbers types.
-    """
-    numbers = (str(file_type), str(-1 if head_type is None else head_type))
-    command = [sys.executable, __file__, str(source), str(out), *numbers]
+def quantize(source: Path, out: Path, file_type: int) -> None:
+    """llama.cpp's own quantizer (``llama_model_quantize``) with one thread, in a process of its own."""
+    command = [sys.executable, __file__, str(source), str(out), str(file_type)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
-def _quantize(source: str, out: str, file_type: int, head_type: int) -> None:
+def _quantize(source: str, out: str, file_type: int) -> None:
     Llama()
     library = ctypes.CDLL(str(package() / "lib" / "libllama.so.0"))
     library.llama_model_quantize_default_params.restype = Parameters
     parameters = library.llama_model_quantize_default_params()
     parameters.put(0, "<i", 1)
     parameters.put(4, "<i", file_type)
-    if head_type >= 0:
-        parameters.put(8, "<i", head_type)
     assert library.llama_model_quantize(source.encode(), out.encode(), ctypes.byref(parameters)) == 0
 
 
@@ -271,7 +265,7 @@ def _wait(server: subprocess.Popen[str], port: int) -> None:
 if __name__ == "__main__":
     if sys.argv[-1] == "tokens":
         _tokens(*sys.argv[1:4])
-    elif len(sys.argv) == 5:
-        _quantize(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    elif len(sys.argv) == 4:
+        _quantize(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
         main(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2])

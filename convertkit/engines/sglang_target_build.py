@@ -20,7 +20,7 @@ from convertkit.engines.sglang_target_tables import (
     TargetTable,
 )
 from convertkit.engines.vllm_config import Unknown
-from convertkit.engines.vllm_params import PAD_VOCABULARY, Linear, Rank, linear
+from convertkit.engines.vllm_linear import PAD_VOCABULARY, Linear, Rank, linear
 from convertkit.engines.vllm_quant import Grid
 
 DEFAULTS: Mapping[str, int] = {"merge": 2, "chan": 3, "tpatch": 2, "conv": 4}

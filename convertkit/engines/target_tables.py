@@ -3,8 +3,8 @@
 A stored name reaches its module through the renames of the architecture; a fused module is filled by the stored
 linears that it names as its parts. ``layers``: ``all``, ``full`` (attention), ``linear`` (attention), ``sparse``
 (with experts), ``dense`` (without), ``blocks`` and ``tower`` (of vision), ``once``. Sizes are words over ``SYMBOLS``.
-Compared with the parameters of the built models: ``models/qwen2.py``, ``qwen3.py``, ``qwen3_moe.py``, ``qwen3_next.py``, ``qwen3_5.py``,
-``qwen3_vl.py``, ``llama.py``.
+Compared with the parameters of the built models: ``models/qwen2.py``, ``qwen3.py``, ``qwen3_moe.py``,
+``qwen3_next.py``, ``qwen3_5.py``, ``qwen3_vl.py``, ``llama.py``.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from convertkit.engines.config_checks import check_layers, check_nulls
 from convertkit.engines.model import Stop, stop
 
 QWEN3_DEFAULTS: Mapping[str, Any] = {
@@ -126,7 +127,7 @@ def _nested(config: Mapping[str, Any]) -> VllmDraft:
         raise stop("config", message, "vllm.speculators-kinds", key="speculators_model_type")
     values = dict(layer)
     architecture = UPDATES[kind](config, values)
-    _validated(values)
+    check_layers(values)
     if values.get("num_key_value_heads", 0) is None:
         raise stop("config", "total_num_kv_heads: Input should be a valid integer", "vllm.config-keys",
                    key="num_key_value_heads")  # fmt: skip
@@ -245,40 +246,6 @@ UPDATES: Mapping[str, Callable[[Mapping[str, Any], dict[str, Any]], str]] = {
 """What each speculators model type sets in the layer config, and the architecture it is built as (``algos.py``)."""
 
 
-def _validated(values: Mapping[str, Any]) -> None:
-    """What transformers checks of every config (``configuration_utils.py``)."""
-    types, layers = values.get("layer_types"), values.get("num_hidden_layers")
-    if isinstance(types, list) and isinstance(layers, int) and len(types) != layers:
-        message = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
-        raise stop("config", message, "vllm.layer-types", key="layer_types")
-    head, rope = values.get("head_dim"), values.get("rope_parameters")
-    partial = rope.get("partial_rotary_factor", 1.0) if isinstance(rope, Mapping) else 1.0
-    if isinstance(head, int) and head > 4 and head % 2 and partial == 1.0:
-        raise stop("config", f"RoPE requires an even head_dim, got {head}", "vllm.rope", key="head_dim")
-
-
-NEVER_NULL = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act",
-              "max_position_embeddings", "initializer_range", "rms_norm_eps", "use_cache", "tie_word_embeddings",
-              "attention_bias")  # fmt: skip
-NEVER_NULL_OF: Mapping[str, tuple[str, ...]] = {
-    "qwen3": (*NEVER_NULL, "head_dim", "use_sliding_window", "max_window_layers", "attention_dropout"),
-    "llama": (*NEVER_NULL, "mlp_bias"),
-}
-"""Fields of transformers' config classes that have a default and refuse null, by model type."""
-DTYPES = frozenset({"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto"})
-
-
-def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
-    """Raises Stop for a field that is null and may not be, and for a dtype that torch has not."""
-    for key in NEVER_NULL_OF.get(model_type, NEVER_NULL):
-        if key in config and config[key] is None:
-            message = f"Validation error for field '{key}': null is not of its type"
-            raise stop("config", message, "vllm.config-null", key=key)
-    stated = config.get("dtype") or config.get("torch_dtype")
-    if isinstance(stated, str) and stated.removeprefix("torch.") not in DTYPES:
-        raise stop("config", f"module 'torch' has no attribute '{stated}'", "vllm.config-null", key="dtype")
-
-
 def method_of(config: Mapping[str, Any]) -> str | None:
     """The ``method`` to serve a flat config with, or None if it does not show."""
     label = " ".join(str(name) for name in config.get("architectures") or ())
@@ -302,7 +269,7 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
         raise stop("config", message, "vllm.model-type", key="model_type")
     check_nulls(config, str(model_type))
     values = with_defaults(config, defaults or {})
-    _validated(values)
+    check_layers(values)
     architecture = _architecture(config, method, str(model_type))
     if defaults is None:
         raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")

@@ -14,13 +14,12 @@ from convertkit.engines.loading import Book, modules_of
 from convertkit.engines.model import Filled, Load, Note, Parameter, Refused, Stop, Wrong, stop, strange_dtype
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_config import Unknown, VllmDraft, read_draft
+from convertkit.engines.vllm_linear import Rank, strange
 from convertkit.engines.vllm_params import (
-    Rank,
     Target,
     draft_vocabulary,
     drafter_parameters,
     norms_before_fc,
-    strange,
     uses_features,
 )
 from convertkit.engines.vllm_quant import Quantization, read_quantization

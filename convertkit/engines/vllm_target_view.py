@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.model import Fate, Filled, Note, Refused, Shape, Wrong, strange_dtype
 from convertkit.engines.target_tables import TargetTable
-from convertkit.engines.vllm_params import strange
+from convertkit.engines.vllm_linear import strange
 from convertkit.engines.vllm_quant import Quantization
 from convertkit.engines.vllm_target_shapes import Misfit, Sizes
 from convertkit.layouts.rules import Family

@@ -15,6 +15,7 @@ from typing import Any
 
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.folder import WEIGHTS
+from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.containers.reader import PRESENT
 from convertkit.containers.safetensors import read_header
 from convertkit.errors import ConvertError, Finding, finding, refusal
@@ -121,6 +122,7 @@ def _temporary(address: Address) -> Path:
 
 
 def _headers(address: Address, commit: str, files: Sequence[RemoteFile]) -> Path:
+    _refuse_gguf(address, files)
     folder = _temporary(address)
     present: dict[str, list[Range]] = {}
     for file in files:
@@ -132,6 +134,14 @@ def _headers(address: Address, commit: str, files: Sequence[RemoteFile]) -> Path
                 shutil.copyfile(client().hf_hub_download(address.repo, file.path, revision=commit), folder / name)
     (folder / PRESENT).write_text(json.dumps(present), encoding="utf-8")
     return folder
+
+
+def _refuse_gguf(address: Address, files: Sequence[RemoteFile]) -> None:
+    """``E_HUB_PARTIAL`` where all weights are GGUF: their headers are long, and are not read by parts."""
+    large = [file.path for file in files if file.path.endswith(SUFFIX) and file.size_bytes > SMALL_FILE_BYTES]
+    if large and not any(file.path.endswith(WEIGHTS) for file in files):
+        raise refusal("E_HUB_PARTIAL", f"{address}: GGUF files are not read by parts", file=large[0],
+                      fix="download the file (hf download) and name it")  # fmt: skip
 
 
 def _sparse(address: Address, commit: str, file: RemoteFile, place: Path) -> list[Range]:

@@ -134,6 +134,16 @@ def test_a_server_without_ranges_is_refused_for_headers(drafter: Path, tmp_path:
     assert "E_HUB" in done.stderr
 
 
+def test_gguf_files_are_not_read_by_parts(tmp_path: Path) -> None:
+    (tmp_path / "repo").mkdir()
+    with (tmp_path / "repo" / "model.gguf").open("wb") as stream:
+        stream.truncate(40_000_000)
+    with serve(tmp_path / "repo") as hub:
+        done = convertkit(hub, tmp_path / "home", "inspect", "hf://org/drafter")
+        assert (done.returncode, "E_HUB_PARTIAL" in done.stderr) == (3, True), done.stderr
+        assert hub.sent_bytes < 100_000
+
+
 def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:
     for address in ("hf://org/none", "hf://org/drafter@none"):
         done = convertkit(hub, tmp_path, "inspect", address)

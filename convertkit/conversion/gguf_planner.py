@@ -172,11 +172,10 @@ def _place(
     return placed, drops, faults
 
 
-def _way_out(name: str) -> str | None:
+def _way_out(name: str) -> str:
     """What to do about blocks that predict several tokens: none of the architectures here reads them in llama.cpp."""
-    if any(part in name for part in PREDICTION):
-        return "a block for multi-token prediction: convert the model without it"
-    return None
+    predicts = any(part in name for part in PREDICTION)
+    return "a block for multi-token prediction: convert the model without it" if predicts else ""
 
 
 def dropped_reason(name: str) -> str | None:

@@ -275,6 +275,9 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
         raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")
     block = config.get("block_size") or (config.get("dflash_config") or {}).get("block_size")
     tokens = (block or 16) - 1 if method == "dflash" else block if method == "dspark" else 3
+    if tokens is None:
+        message = "A speculative model was provided, but `num_speculative_tokens` was not: there is no block_size"
+        raise stop("config", message, "vllm.dspark-block", key="block_size")
     kind = CLASSES[architecture]
     return VllmDraft(kind, method, architecture, values, False, tokens, method != "eagle3", captured_layers(values))
 

@@ -97,7 +97,9 @@ def _window(draft: VllmDraft) -> None:
     """Keys without a default, and of the DFlash family a window for sliding layers (``qwen3_dflash.py:152``)."""
     needed = ["rms_norm_eps", "hidden_act"] + ["max_position_embeddings"] * (draft.kind != "eagle3-llama")
     for key in needed:
-        if draft.get(key) is None:
+        if draft.get(key) is None and not (
+            key == "rms_norm_eps" and key in draft.values
+        ):  # null fails at the first step
             raise stop("create", f"the config has no attribute '{key}'", "vllm.config-keys", key=key)
     if draft.get("hidden_act") != "silu":
         message = f"Unsupported activation: {draft.get('hidden_act')}. Only silu is supported for now."

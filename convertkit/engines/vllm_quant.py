@@ -218,6 +218,16 @@ def grid_of(algorithm: str) -> Grid:
     return "mo-a16" if algorithm == "W4A16_NVFP4" else "mo-a4"
 
 
+BLOCK_CODECS = ("IQ2_XS", "IQ2_XXS", "Q8_0")
+"""Formats of another package that a mixed config may name (``utils/b12x.py:15``)."""
+
+
+def mixed_grid(algorithm: str) -> Grid:
+    """How a mixed config builds a linear: one whose algorithm no table knows stays dense (``modelopt.py:1883``)."""
+    described = (*MODELOPT_LINEAR, *OTHER_ALGORITHMS, *BLOCK_CODECS)
+    return grid_of(algorithm) if algorithm in described else "dense"
+
+
 def uniform_grid(block: Mapping[str, Any], algorithm: str) -> Grid:
     """How a config of one algorithm builds what it does not leave out."""
     inner = block.get("quantization", block)
@@ -262,7 +272,7 @@ def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str
 
     def ask(module: str, kind: str) -> Grid:
         found = None if excluded(module) else _listed(module, layers)
-        return "dense" if found is None else grid_of(found)
+        return "dense" if found is None else mixed_grid(found)
 
     return ask
 

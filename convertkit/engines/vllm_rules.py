@@ -33,6 +33,8 @@ _ROWS = (
     _rule("window", "sliding layers need a window", f"{_MODELS}/qwen3_dflash.py", 152),
     _rule("dflash2-keys", "DFlash 2 reads its four keys from dflash_config", f"{_MODELS}/qwen3_dflash2.py", 253),
     _rule("conv-group", "the convolution's group divides the width", f"{_MODELS}/qwen3_dflash2.py", 184),
+    _rule("dspark-block", "without num_speculative_tokens a DSpark draft needs block_size",
+          "config/speculative.py", 1616),
     _rule("dspark-markov", "a DSpark draft needs markov_rank", f"{_MODELS}/qwen3_dspark.py", 212),
     # names and shapes
     _rule("silent", "a parameter that nothing fills stays uninitialised without a word",

@@ -22,6 +22,9 @@ def serving_wrongs(draft: VllmDraft, target: Target, config: Mapping[str, Any]) 
     yield from _mask_token(draft, target)
     yield from _tokens(draft, config)
     yield from _scales(draft, config)
+    if draft.get("rms_norm_eps") is None:
+        message = "rms_norm_eps is null: the engine takes it as it is, and the first step fails"
+        yield Wrong("E_READER_DIFFERS", message, "vllm.config-keys", key="rms_norm_eps")
 
 
 def _taps(draft: VllmDraft, target: Target) -> Iterator[Wrong]:

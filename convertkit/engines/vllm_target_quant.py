@@ -22,6 +22,7 @@ from convertkit.engines.vllm_quant import (
     excluded_entries,
     grid_of,
     matching,
+    mixed_grid,
     mixed_layers,
     stated_block,
     uniform_grid,
@@ -97,7 +98,7 @@ def _mixed(layers: Mapping[str, str], excluded: Callable[[str], bool], shards: S
 
     def ask(module: str, kind: str) -> Grid:
         found = None if excluded(module) else _listed(module, layers, below, shards)
-        return "dense" if found is None else grid_of(found)
+        return "dense" if found is None else grid_of(found) if kind == EXPERTS else mixed_grid(found)
 
     return ask
 

@@ -17,7 +17,7 @@ from convertkit.verbs import line
 from convertkit.verbs import release as verb
 from convertkit.verbs.line import Options
 from tests.crash.killer import kill_many, prepare
-from tests.release.recipes import write_recipe
+from tests.release.recipes import SIDE_BY_SIDE, write_recipe
 
 
 def make(recipe: Path, out: Path, syscalls: Syscalls, force: bool, resume: bool) -> object:
@@ -28,7 +28,7 @@ def make(recipe: Path, out: Path, syscalls: Syscalls, force: bool, resume: bool)
 
 
 def main(folder: Path, kills: int, seed: int) -> dict[str, int]:
-    recipe = write_recipe(folder / "in")
+    recipe = write_recipe(folder / "in", SIDE_BY_SIDE)
     place = prepare(folder, functools.partial(make, recipe))
     kill_many(place, kills, seed)
     return dict(place.counts)

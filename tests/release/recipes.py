@@ -43,6 +43,12 @@ tags = ["nvfp4", "speculative-decoding"]
 """
 """The third seed at small scale: the pack in the root and its expansion, which equals the source, in bf16/."""
 
+CT = '[[variants]]\nfolder = "ct"\nformat = "nvfp4-ct"\nfrom = "."\n\n'
+"""One more variant of the pack."""
+
+SIDE_BY_SIDE = SEED.replace("[[engines]]", CT + "[[engines]]", 1)
+"""Two variants that are made at the same time."""
+
 LOSSY = SEED.replace('against = "source"\n', "")
 
 

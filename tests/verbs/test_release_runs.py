@@ -19,7 +19,7 @@ from convertkit.errors import ConvertError
 from convertkit.release.follow import source_digests
 from convertkit.verbs import line, release_run
 from tests.crash.pipeline import contents
-from tests.release.recipes import SEED, write_recipe
+from tests.release.recipes import SIDE_BY_SIDE, write_recipe
 from tests.verbs.test_release import make
 
 
@@ -43,9 +43,6 @@ def interrupt_at(number: int) -> Any:
     return mock.patch.object(release_run, "carry_out", stopped)
 
 
-CT = '[[variants]]\nfolder = "ct"\nformat = "nvfp4-ct"\nfrom = "."\n\n'
-
-
 def test_no_file_is_hashed_by_two_variants(tmp_path: Path) -> None:
     """The source is hashed once for all; what is made from a variant takes its digests over."""
     hashed: list[str] = []
@@ -54,7 +51,7 @@ def test_no_file_is_hashed_by_two_variants(tmp_path: Path) -> None:
         hashed.extend(file.name for file in reader.checkpoint.files)
         return source_digests(reader, halt)
 
-    recipe = write_recipe(tmp_path, SEED.replace("[[engines]]", CT + "[[engines]]", 1))
+    recipe = write_recipe(tmp_path, SIDE_BY_SIDE)
     with mock.patch.object(line, "source_digests", counted), mock.patch.object(release_run, "source_digests", counted):
         made = make(recipe, tmp_path / "out")
     assert hashed == ["model.safetensors"]
@@ -66,8 +63,7 @@ def test_no_file_is_hashed_by_two_variants(tmp_path: Path) -> None:
 
 
 def test_one_of_two_that_are_made_side_by_side_fails(tmp_path: Path) -> None:
-    text = SEED.replace("[[engines]]", CT + "[[engines]]", 1)
-    recipe = write_recipe(tmp_path, text, on_grid=False)  # so bf16/ is not its source
+    recipe = write_recipe(tmp_path, SIDE_BY_SIDE, on_grid=False)  # so bf16/ is not its source
     with pytest.raises(ConvertError, match="E_AGAINST"):
         make(recipe, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"drafter", "recipe.toml"}
@@ -75,7 +71,7 @@ def test_one_of_two_that_are_made_side_by_side_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("finished", [1, 2])
 def test_resume_with_variants_side_by_side(tmp_path: Path, finished: int) -> None:
-    recipe = write_recipe(tmp_path, SEED.replace("[[engines]]", CT + "[[engines]]", 1))
+    recipe = write_recipe(tmp_path, SIDE_BY_SIDE)
     with interrupt_at(finished), pytest.raises(Interrupted):
         make(recipe, tmp_path / "out")
     make(recipe, tmp_path / "out", resume=True)

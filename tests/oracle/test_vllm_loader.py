@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.engines import damaged
 from tests.engines.write_cases import write_all
 
 pytestmark = pytest.mark.oracle
@@ -40,3 +42,24 @@ def test_golden_files_are_what_the_loader_does(name: str, tmp_path: Path) -> Non
         errors = run.pop("error", ""), golden[case].pop("error", "")  # messages name paths and addresses
         assert bool(errors[0]) == bool(errors[1])
     assert found == golden
+
+
+def brief(run: dict[str, Any]) -> Any:
+    """A run as the golden file of damaged checkpoints holds it."""
+    if not run["loads"]:
+        return f"refused: {run['stage']}"
+    return {key: run[key] for key in ("unfilled", "partly filled", "unused", "lent") if run[key]}
+
+
+@pytest.mark.parametrize("words", [("damaged", "target"), ("damaged-targets",)])
+def test_damaged_checkpoints_are_what_the_loader_does(words: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    golden = json.loads(damaged.GOLDEN.read_text())["cases"]
+    damaged.write_sample(tmp_path / "all", golden)
+    out = tmp_path / "out.json"
+    script = ROOT / "tests" / "oracle" / "vllm_loader.py"
+    folders = [str(tmp_path / "all" / word) for word in words]
+    subprocess.run([sys.executable, str(script), *folders, str(out)], check=True, timeout=3600)
+    found = {name: brief(run) for name, run in json.loads(out.read_text())["cases"].items()}
+    assert found == {name: golden[name] for name in found}
+    assert len(found) > 100

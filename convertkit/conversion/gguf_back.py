@@ -29,6 +29,7 @@ from convertkit.layouts.gguf_names import (
     LEGACY_EAGLE,
     Arch,
     Named,
+    expected_names,
     from_gguf,
     stored_name,
 )
@@ -51,12 +52,13 @@ class BackRequest:
 
 @dataclass(frozen=True)
 class Opened:
-    """A GGUF with its architecture, the layout its tensors will have, and the number of its tokens."""
+    """A GGUF with its architecture, the layout its tensors will have, and the numbers of its tokens and layers."""
 
     source: Checkpoint
     arch: Arch
     layout: Layout
     vocabulary: int
+    layers: int
 
 
 def plan_back(
@@ -87,7 +89,7 @@ def open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:
                       key=f"{arch.name}.block_count")  # fmt: skip
     tokens = source.metadata.get("tokenizer.ggml.tokens")
     count = len(tokens) if isinstance(tokens, Strings) else 0
-    return Opened(source, arch, _layout(source, arch, config), count)
+    return Opened(source, arch, _layout(source, arch, config), count, int(layers.value))
 
 
 def _layout(source: Checkpoint, arch: Arch, config: Mapping[str, Any] | None) -> Layout:
@@ -136,8 +138,11 @@ def _units(
 ) -> tuple[list[Unit], list[Drop], list[Finding]]:
     units: list[Unit] = []
     drops: list[Drop] = []
-    faults: list[Finding] = []
     tensors = opened.source.tensors
+    faults = [
+        finding("E_LAYOUT_MISSING", "error", "the GGUF does not hold it", tensor=name, fix="fetch the file again")
+        for name in expected_names(opened.arch, opened.layers) if name not in tensors
+    ]  # fmt: skip
     for name, ref in tensors.items():
         named = from_gguf(opened.arch, name)
         if named is not None:

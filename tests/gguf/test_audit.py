@@ -183,6 +183,9 @@ UNREADABLE: dict[str, tuple[str, Callable[[Metadata, Tensors], None], str]] = {
     "layers that are floats": ("eagle3", with_layers("eagle3", "f32", 1, 2, 3), "E_GGUF_METADATA"),
     "windows that are numbers": ("dflash", with_key("dflash.attention.sliding_window_pattern", numbers("i32", [1, 0])),
                                  "E_GGUF_METADATA"),
+    "a missing matrix": ("llama", without("blk.0.ffn_up.weight"), "E_LAYOUT_MISSING"),
+    "missing experts": ("qwen3_moe", without("blk.1.ffn_up_exps.weight"), "E_LAYOUT_MISSING"),
+    "a missing fusion layer": ("eagle3", without("fc.weight"), "E_LAYOUT_MISSING"),
     "a matrix of three dimensions": ("llama", with_dimension("blk.0.attn_q.weight"), "E_LAYOUT_SHAPE"),
     "blocks that are never stored": ("dflash", of_type("Q8_K"), "E_UNSUPPORTED_QUANT"),
 }  # fmt: skip

@@ -41,14 +41,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor
 
     ``visible`` are truth values [streams, batch, n, m]. The result is [streams, batch, n, heads * d].
     """
-    streams, batch, heads, count, width = query.shape
-    groups = heads // key.shape[2]
-    q, k, v = (part.reshape(streams * batch, *part.shape[2:]) for part in (query, key, value))
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    mask = None if bool(visible.all()) else visible.reshape(streams * batch, 1, count, -1)
-    mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=width**-0.5)
-    return mixed.transpose(1, 2).reshape(streams, batch, count, heads * width)
+    groups, width = query.shape[2] // key.shape[2], query.shape[-1]
+    made = []
+    for q, k, v, seen in zip(query, key, value, visible, strict=True):  # one stream's keys in memory at a time
+        k, v = (part.repeat_interleave(groups, 1) if groups > 1 else part for part in (k, v))
+        mask = None if bool(seen.all()) else seen[:, None]
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=width**-0.5)
+        made.append(mixed.transpose(1, 2).flatten(2))
+    return torch.stack(made)
 
 
 def convolve(x: Tensor, dynamic: Tensor, base: Tensor, group: int) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,12 +11,10 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.verify import Evidence, verify_output
-from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
-from convertkit.conversion.carry import CARRIED_KEY, Carried, carry_over
-from convertkit.conversion.failures import write_failure
+from convertkit.conversion.carry import carry_over
 from convertkit.conversion.place import Kind, check_place, check_space
 from convertkit.conversion.plan import Plan
 from convertkit.conversion.publish import publish
@@ -31,11 +27,10 @@ from convertkit.conversion.survey import Desk, Facts, survey
 from convertkit.conversion.tiles import Buffers
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
-from convertkit.hub.address import origin_of
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, follow, source_digests
-from convertkit.verbs.manifest import manifest
+from convertkit.verbs.line_end import judge, list_output, source_rows
 from convertkit.workers import worker_count
 
 
@@ -168,7 +163,7 @@ def carry_out(
             written = _write(plan, facts, desk, staging, options, clock, known)
             _refuse_broken(written.evidence, staging.resumed)
             with clock.stage("source digest"):
-                source_files = _source_files(plan, sources.result() if given is None else given.files())
+                source_files = source_rows(plan, sources.result() if given is None else given.files())
             reader.assert_unchanged()
             case = Case(
                 plan,
@@ -182,10 +177,10 @@ def carry_out(
             )
             with clock.stage("reports"):
                 reports = [reporter(case) for reporter in reporters]
-                rejected = _judge(reports, staging, options)
+                rejected = judge(reports, staging, options)
                 carried = carry_over(staging)
             with clock.stage("manifest"):
-                listed = _manifest(case, reports, carried, staging, options) if kind == "folder" else {}
+                listed = list_output(case, reports, carried, staging, options) if kind == "folder" else {}
             with clock.stage("publish"):
                 published = publish(staging, stop)
     options.progress.done()
@@ -273,59 +268,3 @@ def _refuse_broken(evidence: Sequence[Evidence], resumed: bool) -> None:
         broken.insert(0, finding("E_RESUME", "error", what, fix="run again without --resume"))
     if broken:
         raise ConvertError(broken)
-
-
-def _source_files(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
-    """Weight files and the JSON that decided the output, with sizes and digests."""
-    root = plan.source.root
-    rows = [
-        {"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files
-    ]
-    for name, used in (("config.json", plan.source.config), ("hf_quant_config.json", plan.source.quant_config)):
-        if used:
-            data = read_small(root, name)
-            rows.append({"path": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
-    return tuple(sorted(rows, key=lambda row: str(row["path"])))
-
-
-def _judge(reports: Sequence[Report], staging: Staging, options: Options) -> bool:
-    """Write the reports into the output; True if one says no and it is to be published all the same."""
-    for report in reports:
-        for name, data in report.files.items():
-            write_small(staging, name, data)
-    errors = [item for report in reports for item in report.findings if item.severity == "error"]
-    if options.report_dir is not None and (errors or staging.place.kind == "file"):
-        try:
-            options.report_dir.mkdir(parents=True, exist_ok=True)
-            for report in reports:
-                for name in report.files:
-                    shutil.copyfile(staging.files / name, options.report_dir / name)
-        except OSError as error:  # a verdict is told all the same, and counts
-            raise ConvertError([*errors, *write_failure(error, options.report_dir).findings]) from error
-    if errors and not options.publish_anyway:
-        raise ConvertError(errors, status=1)
-    return bool(errors)
-
-
-def _manifest(
-    case: Case, reports: Sequence[Report], carried: Carried, staging: Staging, options: Options
-) -> dict[str, Any]:
-    """List the staged folder. What was carried over is named, so that the next ``--force`` carries it again."""
-    digests = dict(case.file_sha256)
-    for report in reports:
-        digests.update((name, hashlib.sha256(data).hexdigest()) for name, data in report.files.items())
-    parameters = dict(case.plan.parameters)
-    if carried.carried:
-        parameters[CARRIED_KEY] = list(carried.carried)
-    lineage = {
-        "source": {"files": [dict(row) | origin_of(case.plan.source.root) for row in case.source_files]},
-        "plan": {"verb": case.plan.verb, "fingerprint": case.plan.fingerprint, "parameters": parameters},
-    }
-    return manifest(
-        case.staged,
-        follows=staging.place.out if staging.place.existing == "old" else None,
-        digests=digests,
-        tensors=case.tensor_sha256,
-        lineage=lineage,
-        workers=options.workers,
-    )

@@ -1,0 +1,77 @@
+"""The end of the line, when the output is written and checked: verdicts, and the manifest with its lineage."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from convertkit.containers.files import read_small
+from convertkit.conversion.carry import CARRIED_KEY, Carried
+from convertkit.conversion.failures import write_failure
+from convertkit.conversion.plan import Plan
+from convertkit.conversion.sink import write_small
+from convertkit.conversion.staging import Staging
+from convertkit.errors import ConvertError
+from convertkit.hub.address import origin_of
+from convertkit.verbs.manifest import manifest
+
+if TYPE_CHECKING:
+    from convertkit.verbs.line import Case, Options, Report
+
+
+def source_rows(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+    """Weight files and the JSON that decided the output, with sizes and digests."""
+    root = plan.source.root
+    rows = [
+        {"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files
+    ]
+    for name, used in (("config.json", plan.source.config), ("hf_quant_config.json", plan.source.quant_config)):
+        if used:
+            data = read_small(root, name)
+            rows.append({"path": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    return tuple(sorted(rows, key=lambda row: str(row["path"])))
+
+
+def judge(reports: Sequence[Report], staging: Staging, options: Options) -> bool:
+    """Write the reports into the output; True if one says no and it is to be published all the same."""
+    for report in reports:
+        for name, data in report.files.items():
+            write_small(staging, name, data)
+    errors = [item for report in reports for item in report.findings if item.severity == "error"]
+    if options.report_dir is not None and (errors or staging.place.kind == "file"):
+        try:
+            options.report_dir.mkdir(parents=True, exist_ok=True)
+            for report in reports:
+                for name in report.files:
+                    shutil.copyfile(staging.files / name, options.report_dir / name)
+        except OSError as error:  # a verdict is told all the same, and counts
+            raise ConvertError([*errors, *write_failure(error, options.report_dir).findings]) from error
+    if errors and not options.publish_anyway:
+        raise ConvertError(errors, status=1)
+    return bool(errors)
+
+
+def list_output(
+    case: Case, reports: Sequence[Report], carried: Carried, staging: Staging, options: Options
+) -> dict[str, Any]:
+    """List the staged folder. What was carried over is named, so that the next ``--force`` carries it again."""
+    digests = dict(case.file_sha256)
+    for report in reports:
+        digests.update((name, hashlib.sha256(data).hexdigest()) for name, data in report.files.items())
+    parameters = dict(case.plan.parameters)
+    if carried.carried:
+        parameters[CARRIED_KEY] = list(carried.carried)
+    lineage = {
+        "source": {"files": [dict(row) | origin_of(case.plan.source.root) for row in case.source_files]},
+        "plan": {"verb": case.plan.verb, "fingerprint": case.plan.fingerprint, "parameters": parameters},
+    }
+    return manifest(
+        case.staged,
+        follows=staging.place.out if staging.place.existing == "old" else None,
+        digests=digests,
+        tensors=case.tensor_sha256,
+        lineage=lineage,
+        workers=options.workers,
+    )

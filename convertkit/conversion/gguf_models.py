@@ -10,13 +10,65 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from convertkit.errors import Finding, finding
-from convertkit.layouts.gguf_fields import ROPE_SCALINGS, rope_parameters
+from convertkit.layouts.gguf_fields import MODEL_FIELDS, ROPE_SCALINGS, YARN_NUMBERS, rope_parameters
+from convertkit.layouts.layout import config_value
 
 ACTIVATIONS: Mapping[str, str] = {"gemma3": "gelu_pytorch_tanh"}
 GEMMA_PATTERN = 6
 """Every sixth layer of Gemma 3 has full attention; llama.cpp has that built in."""
 GEMMA_27B_LAYERS = 62
 """With so many layers llama.cpp scales attention as the 27B model does."""
+
+
+ROPE_NUMBERS = ("rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+                *YARN_NUMBERS.values())  # fmt: skip
+MAX_U32 = (1 << 32) - 1
+MAX_F32 = 3.4e38
+
+
+def value_faults(config: Mapping[str, Any]) -> Iterable[Finding]:
+    """E_CONFIG for every field that will be metadata and is not a number that fits there. Nothing is filled in yet."""
+    for row in MODEL_FIELDS:
+        value = config.get(row.config)
+        if value is not None and not (_whole(value) if row.kind == "u32" else _number(value)):
+            yield _kind(row.config, value)
+    for name in ("rope_theta", "rope_local_base_freq"):
+        if config.get(name) is not None and not _number(config[name]):
+            yield _kind(name, config[name])
+    for name in ("rope_parameters", "rope_scaling"):
+        yield from _rope_faults(name, config.get(name), nested=True)
+
+
+def context_faults(config: Mapping[str, Any]) -> Iterable[Finding]:
+    """The same for the one field of a drafter's config that is metadata as it stands."""
+    value = config_value(config, "max_position_embeddings")
+    if value is not None and not _whole(value):
+        yield _kind("max_position_embeddings", value)
+
+
+def _rope_faults(name: str, rope: Any, nested: bool) -> Iterable[Finding]:
+    if not rope:
+        return
+    if not isinstance(rope, Mapping):
+        yield _kind(name, rope)
+        return
+    for key in ROPE_NUMBERS:
+        if rope.get(key) is not None and not _number(rope[key]):
+            yield _kind(f"{name}.{key}", rope[key])
+    for key in ("full_attention", "sliding_attention") if nested else ():
+        yield from _rope_faults(f"{name}.{key}", rope.get(key), nested=False)
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_U32
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= MAX_F32
+
+
+def _kind(name: str, value: Any) -> Finding:
+    return finding("E_CONFIG", "error", f"{value!r:.80} is not a number that fits here", file="config.json", key=name)
 
 
 def _loss(message: str, key: str) -> Finding:

@@ -7,7 +7,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.gguf_values import u32
-from convertkit.conversion.gguf_models import model_faults
+from convertkit.conversion.gguf_models import context_faults, model_faults, value_faults
 from convertkit.conversion.gguf_planner import GgufRequest
 from convertkit.conversion.gguf_target import EMBEDDINGS, HEADS, Target, copies_of_target, same_bytes
 from convertkit.conversion.identify import Identity
@@ -78,7 +78,7 @@ def drafter_request(
     assert spec.vocabulary is not None
     assert spec.heads is not None
     assert spec.kv_heads is not None
-    raise_all([*_spec_faults(arch, spec), *_target_faults(arch, spec, target)])
+    raise_all([*context_faults(source.config), *_spec_faults(arch, spec), *_target_faults(arch, spec, target)])
     vocabulary = target.vocabulary(spec.vocabulary, pre)
     if arch == "dflash" and spec.mask_token is not None:
         vocabulary["tokenizer.ggml.mask_token_id"] = u32(spec.mask_token)
@@ -214,6 +214,7 @@ def model_request(
 ) -> GgufRequest:
     """The request for a causal model; ``target`` is where its vocabulary comes from."""
     arch = arch_of(identity, source.config)
+    raise_all(value_faults(source.config))
     config = model_values(source.config)
     for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
         if type(config.get(key)) is not int:
@@ -228,7 +229,7 @@ def model_request(
         model_metadata(arch, config),
         target.vocabulary(config["vocab_size"], pre),
         config["vocab_size"],
-        experts=config.get("num_experts") or 0,
+        experts=(config.get("num_experts") or 0) if arch == "qwen3moe" else 0,
         leave=_tied_head(source, arch),
         given={} if factors is None else {"rope_freqs.weight": factors},
         name=name,

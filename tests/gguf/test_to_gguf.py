@@ -405,6 +405,29 @@ def test_nvfp4_on_the_way_is_that_of_packing_first(kind: str, tmp_path: Path) ->
         assert specs["blk.0.ffn_gate_exps.scale"].shape == (4,)
 
 
+NO_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a list of layers": ("llama", {"num_hidden_layers": [2]}),
+    "a context in words": ("dflash", {"max_position_embeddings": "long"}),
+    "more experts than fit": ("qwen3_moe", {"num_experts_per_tok": 1 << 40}),
+    "a window below zero": ("gemma3", {"sliding_window": -1}),
+    "rope as a list": ("llama", {"rope_parameters": [1]}),
+    "theta in words": ("qwen2", {"rope_parameters": {"rope_theta": "linear"}}),
+    "theta beyond FP32": ("qwen3", {"rope_theta": 1e300}),
+    "a factor in words": ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": "two"}}),
+    "eps that is true": ("qwen3", {"rms_norm_eps": True}),
+    "inner rope as text": ("gemma3", {"rope_parameters": {"full_attention": "x"}}),
+}
+
+
+@pytest.mark.parametrize("what", NO_NUMBERS)
+def test_configs_without_numbers_are_refused(what: str, tmp_path: Path, target: Path) -> None:
+    kind, changes = NO_NUMBERS[what]
+    source = write_model(tmp_path / "m", kind, **changes)
+    with pytest.raises(ConvertError) as caught:
+        convert(source, tmp_path / "m.gguf", target if kind in DRAFTERS else None)
+    assert caught.value.code == "E_CONFIG"
+
+
 def test_blocks_for_multi_token_prediction_are_refused_by_name(tmp_path: Path) -> None:
     config, shapes = KINDS["qwen3"]()
     extra: Shapes = {"mtp.fc.weight": (HIDDEN, 2 * HIDDEN), "model.layers.6.eh_proj.weight": (HIDDEN, 2 * HIDDEN)}

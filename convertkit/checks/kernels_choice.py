@@ -12,7 +12,21 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from convertkit.checks.kernels import F4, F8, U1, compiled, given, made
+from convertkit.checks.kernels import (
+    F4,
+    F8,
+    U1,
+    U2,
+    U4,
+    block_peaks,
+    compiled,
+    derive_amax_scales,
+    given,
+    made,
+    round_to_codes,
+    widen,
+)
+from convertkit.checks.slots import CHUNK
 
 I4, I8 = types.int32, types.int64
 _MAGIC = np.float64(6755399441055744.0)
@@ -187,4 +201,77 @@ def count_worse(
                 continue
             block[:] = values[16 * (start + b) : 16 * (start + b) + 16]
             wrong += is_worse(block, mine[b], base[b], other[b], scale_values, sweep, global_scale, sizes, work)
+    return wrong
+
+
+@compiled(types.void(made(F4), F4, types.uint8, made(F4), made(U1)))
+def scales_by(peaks: NDArray[Any], encoder: Any, least: Any, work: NDArray[Any], out: NDArray[np.uint8]) -> None:
+    """Block scales by the largest magnitudes, none below the byte ``least``."""
+    derive_amax_scales(peaks, np.float32(6.0) * np.float32(encoder), work, out)
+    for b in range(out.size):
+        out[b] = max(out[b], np.uint8(least))
+
+
+@compiled(types.void(made(F4), made(U1), given(F4), F4, made(U1), made(F4), made(U1)))
+def codes_by(
+    values: NDArray[Any],
+    scales: NDArray[np.uint8],
+    scale_values: NDArray[Any],
+    encoder: Any,
+    codes: NDArray[np.uint8],
+    divisors: NDArray[Any],
+    work: NDArray[np.uint8],
+) -> None:
+    """Packed codes of values under their block scales."""
+    tops = np.full(scales.size, np.float32(np.inf))
+    for b in range(scales.size):
+        divisors[b] = scale_values[scales[b]] * np.float32(encoder)
+    round_to_codes(values, divisors[: scales.size], tops, work[: values.size])
+    for i in range(codes.size):
+        codes[i] = (work[2 * i] & np.uint8(15)) | np.uint8(work[2 * i + 1] << np.uint8(4))
+
+
+def _signature(bits: Any) -> Any:
+    return I8(given(bits), U4, given(U1), given(F4), given(I8), F4, F4, F4, made(U1), made(U1))
+
+
+@compiled(_signature(U2), _signature(U4))
+def check_chosen(
+    bits: NDArray[Any],
+    shift: int,
+    scales: NDArray[np.uint8],
+    scale_values: NDArray[Any],
+    sweep: NDArray[np.int64],
+    encoder: Any,
+    stretch: Any,
+    plain: Any,
+    plain_codes: NDArray[np.uint8],
+    plain_scales: NDArray[np.uint8],
+) -> Any:
+    """Blocks of flat BF16 or FP32 ``bits`` whose scale under ``encoder`` ``is_worse``; the other byte is that of
+    ``stretch`` times the largest magnitude. Fills the planes that amax gives under the global scale ``plain``."""
+    size, wrong = 16 * CHUNK, 0
+    words, one, two = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint32)
+    peaks, work, longer = (
+        np.empty(size // 16, np.uint32),
+        np.empty(size // 16, np.float32),
+        np.empty(size // 16, np.float32),
+    )
+    bases, others, codes = np.empty(size // 16, np.uint8), np.empty(size // 16, np.uint8), np.empty(size, np.uint8)
+    floats, largest, least = words.view(np.float32), peaks.view(np.float32), np.uint8(sweep[2])
+    for first in range(0, bits.size, size):
+        count = min(size, bits.size - first)
+        n, block = count // 16, first // 16
+        widen(bits[first : first + count], shift, words)
+        block_peaks(words, one, two, peaks)
+        for b in range(n):
+            longer[b] = largest[b] * np.float32(stretch)
+        scales_by(largest, encoder, least, work, bases)
+        scales_by(longer[:n], encoder, least, work[:n], others[:n])
+        some = scales[block : block + n]
+        wrong += count_worse(floats[:count], some, bases[:n], others[:n], scale_values, sweep, np.float64(encoder))
+        scales_by(largest, plain, np.uint8(1), work, bases)
+        plain_scales[block : block + n] = bases[:n]
+        some_codes = plain_codes[8 * block : 8 * (block + n)]
+        codes_by(floats[:count], bases[:n], scale_values, plain, some_codes, work, codes)
     return wrong

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
 from convertkit.checks import slots
+from convertkit.checks.arrays import flat, source_words
 from convertkit.checks.derive import SCALE_VALUES, amax_scales, codes_under, peaks_of, stored_differences, words_of
 from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 SWEEPS = {"mse": (4, 8), "four-over-six": (0, 0)}
 """Scale bytes that a search tries below and above that of amax."""
-PIECE_BLOCKS = 1 << 14
-"""Blocks that are derived again at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,40 +164,43 @@ def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, pl
     """Scales of least error, or with a floor: no scale that is tried has less error; codes are those of the scales."""
     rule = RULES.get(unit.arithmetic, slots.AMAX_RULE)
     plain = np.empty(tile.codes.size, np.uint8), np.empty(tile.scales.size, np.uint8)
-    pieces = range(0, tile.scales.size, PIECE_BLOCKS)
-    wrong = [_check_piece(unit, tile, first, encoder, float_of(plain_bits), plain) for first in pieces]
+    judge = _check_swept if unit.arithmetic in SWEEPS else _check_floored
+    wrong_scales, floored_codes = judge(unit, tile, encoder, float_of(plain_bits), plain)
     wrong_codes, tally, amax = _measured(unit, tile, recorded, unit.spelling.sense, encoder)
     if rule != slots.AMAX_RULE:  # its divisors are quotients
-        wrong_codes = sum(codes for _, codes in wrong)
+        wrong_codes = floored_codes
     sense = SENSES.get(unit.arithmetic, "multiplier")
     by_amax = measure_tile(tile.source, unit.dtype, *plain, plain_bits, sense, None)[1]
-    return Member(PackTally(wrong_codes, sum(scales for scales, _ in wrong), amax, tally), by_amax)
+    return Member(PackTally(wrong_codes, wrong_scales, amax, tally), by_amax)
 
 
-def _check_piece(
-    unit: Pack, tile: Tile, first: int, encoder: np.float32, plain: np.float32, planes: tuple[Any, Any]
+def _check_swept(
+    unit: Pack, tile: Tile, encoder: np.float32, plain: np.float32, planes: tuple[Any, Any]
 ) -> tuple[int, int]:
-    """Wrong scales and codes of some blocks from ``first`` on, few enough for the cache. Fills ``planes`` with codes
-    and scales of plain amax, under the global scale ``plain``."""
-    rule, narrow = RULES.get(unit.arithmetic, slots.AMAX_RULE), NARROW[unit.dtype]
-    part = slice(first, first + PIECE_BLOCKS)
-    scales = tile.scales.reshape(-1)[part]
-    words = words_of(tile.source.reshape(-1)[GROUP * first : GROUP * part.stop], unit.dtype)
+    """Blocks for which a scale that is tried has less error. Fills ``planes`` with the codes and scales of plain amax,
+    under the global scale ``plain``."""
+    from convertkit.checks.kernels_choice import check_chosen
+
+    bits, shift = source_words(tile.source, unit.dtype)
+    sweep = np.array([*SWEEPS[unit.arithmetic], unit.least_scale], np.int64)
+    stretch = np.float32(1.5 if unit.arithmetic == "four-over-six" else 1.0)
+    scales = flat(tile.scales, "u1")
+    return int(check_chosen(bits, shift, scales, SCALE_VALUES, sweep, encoder, stretch, plain, *planes)), 0
+
+
+def _check_floored(
+    unit: Pack, tile: Tile, encoder: np.float32, plain: np.float32, planes: tuple[Any, Any]
+) -> tuple[int, int]:
+    """Scales that are not those of amax with a floor, and codes that are not those of the scales. ``planes`` as for
+    ``_check_swept``."""
+    rule, narrow = RULES[unit.arithmetic], NARROW[unit.dtype]
+    words, scales = words_of(tile.source, unit.dtype), tile.scales.reshape(-1)
     peaks = peaks_of(words)
     bases = amax_scales(peaks, encoder, least=unit.least_scale, rule=rule, narrow=narrow)[: scales.size]
-    planes[1][part] = amax_scales(peaks, plain, rule=rule, narrow=narrow)[: scales.size]
-    planes[0][GROUP // 2 * first : GROUP // 2 * part.stop] = codes_under(words, planes[1][part], plain, rule=rule)
-    if unit.arithmetic not in SWEEPS:
-        codes = tile.codes.reshape(-1)[GROUP // 2 * first : GROUP // 2 * part.stop]
-        wrong_codes = _nibbles(codes ^ codes_under(words, scales, encoder, rule=rule))
-        return int(np.count_nonzero(bases != scales)), wrong_codes
-    from convertkit.checks.kernels_choice import count_worse
-
-    stretched = peaks * np.float32(1.5) if unit.arithmetic == "four-over-six" else peaks
-    others = amax_scales(stretched, encoder, least=unit.least_scale)[: scales.size]
-    sweep = np.array([*SWEEPS[unit.arithmetic], unit.least_scale], np.int64)
-    values = words.view(np.float32)[: GROUP * scales.size]
-    return int(count_worse(values, scales, bases, others, SCALE_VALUES, sweep, float(encoder))), 0
+    planes[1][:] = amax_scales(peaks, plain, rule=rule, narrow=narrow)[: scales.size]
+    planes[0][:] = codes_under(words, planes[1], plain, rule=rule)
+    wrong_codes = _nibbles(tile.codes.reshape(-1) ^ codes_under(words, scales, encoder, rule=rule))
+    return int(np.count_nonzero(bases != scales)), wrong_codes
 
 
 def _nibbles(difference: NDArray[np.uint8]) -> int:

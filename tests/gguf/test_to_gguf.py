@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,31 +17,24 @@ from numpy.typing import NDArray
 import convertkit
 from convertkit.cli.main import main
 from convertkit.containers.folder import open_any
-from convertkit.containers.gguf_values import plain
-from convertkit.containers.reader import Reader
 from convertkit.conversion.gguf_run import GGUF_RUNNERS
 from convertkit.conversion.gguf_units import Recode
 from convertkit.errors import ConvertError
 from convertkit.layouts.gguf_names import ARCHS, from_hub
 from convertkit.verbs.convert import convert as convert_to
-from convertkit.verbs.from_gguf import from_gguf
-from convertkit.verbs.line import Options, Result
+from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4
-from convertkit.verbs.to_gguf import to_gguf
+from tests.gguf.made import convert, keys, make, tensors, truncated
 from tests.gguf.models import (
     DIM,
     DRAFT_VOCABULARY,
-    DRAFTERS,
     HEADS,
     HIDDEN,
     KINDS,
     TAPS,
     VOCABULARY,
-    Shapes,
     values_of,
     write_model,
-    write_shapes,
-    write_tokenizer,
 )
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -53,37 +45,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
 
 
-def convert(source: Path, out: Path, target: Path | None = None, **options: Any) -> Result:
-    result = to_gguf(source, out, target_model=target, **options)
-    assert isinstance(result, Result)
-    return result
-
-
-def make(folder: Path, kind: str, target: Path, type_: str = "bf16", **changes: Any) -> tuple[Path, Result]:
-    source = write_model(folder / kind, kind, **changes)
-    out = folder / f"{kind}.gguf"
-    return out, convert(source, out, target if kind in DRAFTERS else None, type=type_)
-
-
-def keys(path: Path) -> dict[str, Any]:
-    return {key: plain(value) for key, value in open_any(path).metadata.items()}
-
-
-def tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Values in NumPy order by gguf's reader and dequantizer."""
-    found = {}
-    for tensor in GGUFReader(path).tensors:
-        data = np.asarray(tensor.data)
-        found[tensor.name] = data if data.dtype == np.int64 else quants.dequantize(data, tensor.tensor_type)
-    return found
-
-
 def interleaved(values: NDArray[Any], heads: int) -> NDArray[Any]:
     return values.reshape(heads, 2, values.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(values.shape)
-
-
-def truncated(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,56 +227,6 @@ def rewrite_shapes(folder: Path, shapes: dict[str, tuple[int, int]]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + body[:position])
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no mask token": ({"dflash_config": {"target_layer_ids": TAPS, "block_size": 8}}, "E_CONFIG"),
-    "mask token beyond the vocabulary": (
-        {"dflash_config": {"target_layer_ids": TAPS, "block_size": 8, "mask_token_id": VOCABULARY}}, "E_CONFIG"),
-    "tap on the last layer": (
-        {"dflash_config": {"target_layer_ids": [1, 5], "block_size": 8, "mask_token_id": 500}}, "E_TARGET"),
-    "another target": ({"num_target_layers": 7}, "E_TARGET"),
-    "mixed causality": (
-        {"is_causal": None, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64,
-         "use_sliding_window": True}, "E_LOSS"),
-    "interleaved rope": ({"rope_is_neox_style": False}, "E_LOSS"),
-    "unknown rope": ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "longrope"}}, "E_LOSS"),
-    "another activation": ({"hidden_act": "relu"}, "E_LOSS"),
-    "one layer too few": ({"num_hidden_layers": 1}, "E_LAYOUT_EXTRA"),
-    "one layer too many": ({"num_hidden_layers": 3}, "E_LAYOUT_MISSING"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_llama_cpp_could_not_do_is_refused(what: str, tmp_path: Path, target: Path) -> None:
-    changes, code = REFUSED[what]
-    source = write_model(tmp_path / "m", "dflash", **changes)
-    with pytest.raises(ConvertError) as caught:
-        convert(source, tmp_path / "m.gguf", target)
-    assert code in {item.code for item in caught.value.findings}
-    assert sorted(os.listdir(tmp_path)) == ["m"]
-
-
-def test_nan_is_refused_and_nothing_written(tmp_path: Path, target: Path) -> None:
-    bad = values_of("layers.0.mlp.up_proj.weight", (256, HIDDEN), 0)
-    bad[3, 5] = np.nan
-    for type_ in ("bf16", "f32", "q8_0", "nvfp4"):
-        source = write_model(tmp_path / type_, "dflash", change={"layers.0.mlp.up_proj.weight": bad})
-        with pytest.raises(ConvertError) as caught:
-            convert(source, tmp_path / "m.gguf", target, type=type_)
-        assert caught.value.code == "E_WEIGHT_NONFINITE"
-        assert not (tmp_path / "m.gguf").exists()
-
-
-def test_an_unknown_pre_tokenizer_is_refused_and_can_be_named(tmp_path: Path) -> None:
-    source = write_model(tmp_path / "m", "qwen3")
-    write_tokenizer(source, r"\p{L}+|x")
-    with pytest.raises(ConvertError) as caught:
-        convert(source, tmp_path / "m.gguf")
-    assert caught.value.code == "E_TOKENIZER"
-    assert r"\p{L}+|x" in str(caught.value)
-    convert(source, tmp_path / "m.gguf", pre="llama-bpe")
-    assert keys(tmp_path / "m.gguf")["tokenizer.ggml.pre"] == "llama-bpe"
-
-
 def test_output_is_the_same_for_any_number_of_workers(tmp_path: Path, target: Path) -> None:
     source = write_model(tmp_path / "m", "dflash2")
     for workers in (1, 3):
@@ -375,102 +288,6 @@ def test_an_existing_file_is_kept_without_force(tmp_path: Path, target: Path) ->
     assert (tmp_path / "x.gguf").read_bytes()[:4] == b"GGUF"
 
 
-def test_nvfp4_of_dense_weights_has_two_levels(tmp_path: Path, target: Path) -> None:
-    """Weights far below ggml's single-level range keep their precision by the scale of the tensor."""
-    small = {
-        name: values_of(name, shape, 0) * np.float32(2**-9)
-        for name, shape in KINDS["dflash"]()[1].items()
-        if "mlp" in name
-    }
-    out, _ = make(tmp_path, "dflash", target, "nvfp4", change=small)
-    found = tensors(out)
-    with Reader(open_any(out)) as reader:
-        scale = reader.array("blk.0.ffn_up.scale")
-    values = truncated(small["layers.0.mlp.up_proj.weight"])
-    error = np.sqrt(np.mean((found["blk.0.ffn_up.weight"] * scale - values) ** 2) / np.mean(values**2))
-    assert error < 0.11
-
-
-@pytest.mark.parametrize("kind", ["qwen3_moe", "llama"])
-def test_nvfp4_on_the_way_is_that_of_packing_first(kind: str, tmp_path: Path) -> None:
-    """Experts too: each has a scale of its own, which its gate and up share."""
-    source = write_model(tmp_path / "m", kind)
-    pack_nvfp4(source, tmp_path / "pack")
-    convert(source, tmp_path / "dense.gguf", type="nvfp4")
-    convert(tmp_path / "pack", tmp_path / "packed.gguf", type="nvfp4")
-    assert (tmp_path / "dense.gguf").read_bytes() == (tmp_path / "packed.gguf").read_bytes()
-    if kind == "qwen3_moe":
-        specs = {name: ref.spec for name, ref in open_any(tmp_path / "dense.gguf").tensors.items()}
-        assert specs["blk.0.ffn_gate_exps.weight"].dtype == "NVFP4"
-        assert specs["blk.0.ffn_gate_exps.scale"].shape == (4,)
-
-
-NO_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a list of layers": ("llama", {"num_hidden_layers": [2]}),
-    "a context in words": ("dflash", {"max_position_embeddings": "long"}),
-    "more experts than fit": ("qwen3_moe", {"num_experts_per_tok": 1 << 40}),
-    "a window below zero": ("gemma3", {"sliding_window": -1}),
-    "rope as a list": ("llama", {"rope_parameters": [1]}),
-    "theta in words": ("qwen2", {"rope_parameters": {"rope_theta": "linear"}}),
-    "theta beyond FP32": ("qwen3", {"rope_theta": 1e300}),
-    "a factor in words": ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": "two"}}),
-    "eps that is true": ("qwen3", {"rms_norm_eps": True}),
-    "inner rope as text": ("gemma3", {"rope_parameters": {"full_attention": "x"}}),
-}
-
-
-@pytest.mark.parametrize("what", NO_NUMBERS)
-def test_configs_without_numbers_are_refused(what: str, tmp_path: Path, target: Path) -> None:
-    kind, changes = NO_NUMBERS[what]
-    source = write_model(tmp_path / "m", kind, **changes)
-    with pytest.raises(ConvertError) as caught:
-        convert(source, tmp_path / "m.gguf", target if kind in DRAFTERS else None)
-    assert caught.value.code == "E_CONFIG"
-
-
-def test_blocks_for_multi_token_prediction_are_refused_by_name(tmp_path: Path) -> None:
-    config, shapes = KINDS["qwen3"]()
-    extra: Shapes = {"mtp.fc.weight": (HIDDEN, 2 * HIDDEN), "model.layers.6.eh_proj.weight": (HIDDEN, 2 * HIDDEN)}
-    write_shapes(tmp_path / "m", config, {**shapes, **extra})
-    write_tokenizer(tmp_path / "m")
-    with pytest.raises(ConvertError) as caught:
-        convert(tmp_path / "m", tmp_path / "m.gguf")
-    assert {item.where.tensor for item in caught.value.findings} == set(extra)
-    assert all("multi-token prediction" in str(item.fix) for item in caught.value.findings)
-
-
-def test_weights_that_want_wide_activations_are_named(tmp_path: Path, target: Path) -> None:
-    """Weights without an activation scale, packed or quantized on the way; none in a file without NVFP4."""
-    source = write_model(tmp_path / "m", "dflash")
-    pack_nvfp4(source, tmp_path / "pack")
-    for place in (source, tmp_path / "pack"):
-        convert(place, tmp_path / f"{place.name}.gguf", target, type="nvfp4")
-        found = keys(tmp_path / f"{place.name}.gguf")
-        packed = [
-            n for n, ref in open_any(tmp_path / f"{place.name}.gguf").tensors.items() if ref.spec.dtype == "NVFP4"
-        ]
-        assert found["general.tensor_extra.name"] == sorted(packed)
-        assert found["general.tensor_extra.prec_a4"] == [False] * len(packed)
-    convert(source, tmp_path / "dense.gguf", target)
-    assert not any(key.startswith("general.tensor_extra") for key in keys(tmp_path / "dense.gguf"))
-
-
-def test_activation_scales_go_there_and_back(tmp_path: Path) -> None:
-    """A pack of ModelOpt's with activation scales: they are carried, and the weights are not named as wide."""
-    source = tmp_path / "pack"
-    shutil.copytree(FIXTURES / "modelopt-export-w4a4-tiny", source)
-    write_tokenizer(source, few=80)
-    convert(source, tmp_path / "m.gguf", type="nvfp4")
-    assert not any(key.startswith("general.tensor_extra") for key in keys(tmp_path / "m.gguf"))
-    from_gguf(tmp_path / "m.gguf", tmp_path / "back", config_from=source, dialect="modelopt")
-    assert stored(tmp_path / "back") == stored(source)
-
-
-def stored(folder: Path) -> dict[str, bytes]:
-    with Reader(open_any(folder)) as reader:
-        return {name: reader.bytes_of(name) for name in reader.checkpoint.tensors}
-
-
 def test_the_command_line(tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_model(tmp_path / "m", "eagle3")
     words = ["to-gguf", str(source), str(tmp_path / "m.gguf"), "--target-model", str(target)]
@@ -511,30 +328,6 @@ def test_the_named_format_keeps_the_types(tmp_path: Path, target: Path) -> None:
     kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "p.gguf").tensors}
     assert kinds["blk.0.ffn_up.weight"] == "NVFP4"
     assert kinds["blk.0.attn_q.weight"] == "F16"
-
-
-LOST: dict[str, tuple[str, dict[str, Any]]] = {
-    "activation": ("llama", {"hidden_act": "gelu"}),
-    "dynamic rope": ("qwen2", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 2.0}}),
-    "llama3 rope elsewhere": ("qwen3", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "llama3", "factor": 8.0}}),
-    "partial rotation": ("llama", {"partial_rotary_factor": 0.5}),
-    "sliding layers": ("qwen3", {"layer_types": ["sliding_attention"] * 6, "sliding_window": 64}),
-    "sliding window": ("qwen2", {"use_sliding_window": True, "sliding_window": 64}),
-    "experts not normalised": ("qwen3_moe", {"norm_topk_prob": False}),
-    "another pattern": ("gemma3", {"layer_types": ["full_attention"] * 6}),
-    "another attention scale": ("gemma3", {"query_pre_attn_scalar": 7}),
-    "soft-capped attention": ("gemma3", {"attn_logit_softcapping": 50.0}),
-    "untied without a head": ("gemma3", {"tie_word_embeddings": False}),
-}
-
-
-@pytest.mark.parametrize("what", LOST)
-def test_what_a_model_means_otherwise_is_refused(what: str, tmp_path: Path) -> None:
-    kind, changes = LOST[what]
-    source = write_model(tmp_path / "m", kind, **changes)
-    with pytest.raises(ConvertError) as caught:
-        convert(source, tmp_path / "m.gguf")
-    assert caught.value.code == ("E_LAYOUT_MISSING" if what == "untied without a head" else "E_LOSS")
 
 
 def test_the_manifest_lists_tensors_and_verify_finds_a_changed_one(

@@ -16,11 +16,14 @@ import argparse
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.checks import reference
+from convertkit.checks import packs, reference
+from convertkit.checks.pack import expected_global
 from convertkit.grids.nvfp4 import choice, encode, on_grid, recover, tables
 
 Bits = NDArray[np.uint16]
@@ -77,10 +80,22 @@ class Bench:
         for tile, codes, scales in self.tiles(self.ordinary):
             choice.choose_tile(tile, built, codes, scales)
 
+    def choose_checked(self, name: str) -> int:
+        """What the checker finds wrong in planes that ``choose`` has just made: nothing."""
+        unit: Any = SimpleNamespace(
+            arithmetic=name, dtype="BF16", least_scale=1, reversible=False, spelling=SimpleNamespace(sense="multiplier")
+        )
+        largest = max(encode.amax_of_tile(tile) for tile, _, _ in self.tiles(self.ordinary))
+        judge = packs._checker(unit, largest, expected_global(name, "BF16", largest), None)
+        found = [judge(packs.Tile(*part)).tally for part in self.tiles(self.ordinary)]
+        return sum(item.wrong_codes + item.wrong_scales for item in found)
+
     def check(self) -> None:
         """The recovered planes expand to the weights; ordinary ones are rejected."""
         assert np.array_equal(self.expanded(self.lossless(self.gridded)), self.gridded)
         assert self.search(self.ordinary).status == "none"
+        self.choose("mse")
+        assert self.choose_checked("mse") == 0
 
 
 def seconds(step: Callable[[], object]) -> float:
@@ -103,6 +118,7 @@ def main() -> None:
         "search of ordinary weights": lambda: bench.search(bench.ordinary),
         "four-over-six": lambda: bench.choose("four-over-six"),
         "mse": lambda: bench.choose("mse"),
+        "mse, checked": lambda: bench.choose_checked("mse"),
     }
     least = dict.fromkeys(steps, float("inf"))
     for _ in range(wanted.rounds):
@@ -116,6 +132,7 @@ def main() -> None:
         )
     ratio = least["search and lossless pack"] / least["amax pack"]
     print(f"  lossless / amax {ratio:.2f}, goal 3 at most; mse {size / least['mse'] / 1e9:.2f} GB/s, goal 0.1 at least")
+    print(f"  check of mse / mse {least['mse, checked'] / least['mse']:.2f}, goal 1 at most")
 
 
 if __name__ == "__main__":

@@ -133,3 +133,26 @@ def measure_planes(
         if suspect:
             counts[NONFINITE] += drop_nonfinite(floats, decoded)
         counts[CHANGED] += measure(floats, decoded, lanes)
+
+
+@compiled(
+    types.void(given(U2), U4, given(U1), given(U1), given(F8, 2), made(F8), made(I8)),
+    types.void(given(U4), U4, given(U1), given(U1), given(F8, 2), made(F8), made(I8)),
+)
+def sum_planes(
+    bits: NDArray[Any],
+    shift: int,
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    values: NDArray[np.float64],
+    lanes: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> None:
+    """As ``measure_planes`` for finite values, without looking at blocks and codes."""
+    words, decoded = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.float64)
+    floats = words.view(np.float32)
+    for first in range(0, bits.size, CHUNK):
+        size = min(CHUNK, bits.size - first)
+        widen(bits[first : first + size], shift, words)
+        decode(codes[first // 2 : (first + size) // 2], scales[first // 16 : (first + size) // 16], values, decoded)
+        counts[CHANGED] += measure(floats, decoded, lanes)

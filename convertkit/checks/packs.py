@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
 from convertkit.checks import slots
-from convertkit.checks.arrays import flat, source_words
+from convertkit.checks.arrays import flat, source_words, tally_of
 from convertkit.checks.derive import SCALE_VALUES, amax_scales, codes_under, peaks_of, stored_differences, words_of
 from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally
@@ -28,8 +28,8 @@ from convertkit.checks.pack import (
     expected_global,
     measure_tile,
 )
-from convertkit.checks.reference import exact_rounded_table, float_of
-from convertkit.checks.tiles import row_tiles
+from convertkit.checks.reference import exact_rounded_table, float_of, plane_tables
+from convertkit.checks.tiles import LANES, row_tiles
 from convertkit.conversion.encoders import grid_of
 from convertkit.conversion.gridsearch import GridFact
 from convertkit.conversion.survey import STORAGE
@@ -169,9 +169,18 @@ def _check_chosen(unit: Pack, tile: Tile, recorded: int, encoder: np.float32, pl
     wrong_codes, tally, amax = _measured(unit, tile, recorded, unit.spelling.sense, encoder)
     if rule != slots.AMAX_RULE:  # its divisors are quotients
         wrong_codes = floored_codes
-    sense = SENSES.get(unit.arithmetic, "multiplier")
-    by_amax = measure_tile(tile.source, unit.dtype, *plain, plain_bits, sense, None)[1]
+    by_amax = _loss_of(unit, tile, *plain, plain_bits, SENSES.get(unit.arithmetic, "multiplier"))
     return Member(PackTally(wrong_codes, wrong_scales, amax, tally), by_amax)
+
+
+def _loss_of(unit: Pack, tile: Tile, codes: Any, scales: Any, bits: int, sense: str) -> Tally:
+    """What a tile of finite values loses in other planes: sums, without blocks."""
+    from convertkit.checks.kernels_planes import sum_planes
+
+    words, shift = source_words(tile.source, unit.dtype)
+    lanes, counts = np.zeros(slots.SUMS * LANES), np.zeros(slots.COUNTS, np.int64)
+    sum_planes(words, shift, codes, scales, plane_tables(bits, sense).values, lanes, counts)
+    return tally_of(words.size, lanes, counts)
 
 
 def _check_swept(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from convertkit.dialects.patterns import Matcher, PatternFault
 from convertkit.engines.model import stop
+from convertkit.engines.vllm_compressed import compressed_tensors
 from convertkit.engines.vllm_config import Unknown
 
 Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
@@ -66,7 +66,7 @@ def read_quantization(
         return NONE
     block, algorithm = found
     if algorithm == "":
-        ask = _compressed_tensors(block)
+        ask = compressed_tensors(block)
         return Quantization("compressed-tensors", ask, ask)
     body = _shifter(target_layers, layers) if shifted else _same
     family = "modelopt-mixed" if algorithm == "MIXED_PRECISION" else "modelopt"
@@ -290,72 +290,3 @@ def _listed(module: str, layers: Mapping[str, str]) -> str | None:
         raise stop("create", f"Mixed quant_algo within fused layer {module}: {', '.join(sorted(found))}",
                    "vllm.quant-mixed-shards", tensor=module)  # fmt: skip
     return found.pop() if found else None
-
-
-def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Grid], list[str]]:
-    """Targets with the grid of their group, and the ignored names of a compressed-tensors config."""
-    groups = block.get("config_groups")
-    targets: dict[str, Grid] = {}
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        listed = group.get("targets") if isinstance(group, Mapping) else None
-        if not isinstance(listed, list):
-            raise Unknown("a config group of the quantization config has no list of targets")
-        names = [str(name) for name in listed]
-        if not (len(names) == 1 and names[0].endswith("Attention")):
-            grid = scheme_grid(group)
-            targets.update((name, grid) for name in names)
-    left_out = block.get("ignore", [])
-    if left_out is None:
-        raise stop("create", "'NoneType' object is not iterable", "vllm.quant-ignore", key="ignore")
-    if not isinstance(left_out, list):
-        raise Unknown("'ignore' of the quantization config is not a list")
-    return targets, [str(item) for item in left_out]
-
-
-def _compressed_tensors(block: Mapping[str, Any]) -> Ask:
-    """Exact names and ``re:`` expressions (from the start of the name) against vLLM's own names, then class names
-    that contain a target (``compressed_tensors/utils.py:62``)."""
-    targets, left_out = ct_lists(block)
-    ignored, matched = matching(left_out), matching(list(targets))
-
-    def ask(module: str, kind: str) -> Grid:
-        if ignored(module) is not None:
-            return "dense"
-        name = matched(module)
-        if name is None:
-            name = next((target for target in targets if class_meant(target, kind)), None)
-        return "dense" if name is None else targets[name]
-
-    return ask
-
-
-def class_meant(target: str, kind: str) -> bool:
-    return not target.startswith("re:") and target.lower() in kind.lower()
-
-
-def scheme_grid(group: Mapping[str, Any]) -> Grid:
-    weights = group.get("weights")
-    if not isinstance(weights, Mapping):
-        return "dense"
-    nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
-    if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
-        raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
-    return "ct-a16" if group.get("input_activations") is None else "ct-a4"
-
-
-def matching(entries: Sequence[str]) -> Callable[[str], str | None]:
-    """The first entry that means a name, or None."""
-    expressions = [entry for entry in entries if entry.startswith("re:")]
-    try:
-        matcher = Matcher([("regex", entry.removeprefix("re:")) for entry in expressions])
-    except PatternFault as fault:
-        raise Unknown(f"an expression of the quantization config is not one that convertkit reads: {fault}") from None
-    exact = frozenset(entries) - frozenset(expressions)
-
-    def match(name: str) -> str | None:
-        if name in exact:
-            return name
-        hits = matcher.hits(name) if expressions else ()
-        return expressions[min(hits)] if hits else None
-
-    return match

@@ -12,16 +12,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from convertkit.engines.model import stop
+from convertkit.engines.vllm_compressed import class_meant, ct_lists, matching
 from convertkit.engines.vllm_quant import (
     NONE,
     Ask,
     Grid,
     Quantization,
-    class_meant,
-    ct_lists,
     excluded_entries,
     grid_of,
-    matching,
     mixed_grid,
     mixed_layers,
     stated_block,

@@ -28,12 +28,20 @@ NEVER_NULL_OF: Mapping[str, tuple[str, ...]] = {
     "llama": (*NEVER_NULL, "mlp_bias"),
 }
 """Fields of transformers' config classes that have a default and refuse null, by model type."""
+NEVER_NULL_INSIDE = (*NEVER_NULL, "attention_dropout", "linear_conv_kernel_dim", "linear_key_head_dim",
+                     "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "num_experts",
+                     "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok",
+                     "output_router_logits", "router_aux_loss_coef", "image_token_id", "video_token_id",
+                     "vision_start_token_id", "vision_end_token_id", "in_channels", "depth", "num_heads", "patch_size",
+                     "temporal_patch_size", "spatial_merge_size", "out_hidden_size",
+                     "num_position_embeddings")  # fmt: skip
+"""The same for models with experts, hybrid ones and their towers."""
 DTYPES = frozenset({"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto"})
 
 
 def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
     """Raises Stop for a field that is null and may not be, and for a dtype that torch has not."""
-    for key in NEVER_NULL_OF.get(model_type, NEVER_NULL):
+    for key in NEVER_NULL_OF.get(model_type, NEVER_NULL_INSIDE):
         if key in config and config[key] is None:
             message = f"Validation error for field '{key}': null is not of its type"
             raise stop("config", message, "vllm.config-null", key=key)

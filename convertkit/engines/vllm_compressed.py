@@ -61,7 +61,13 @@ def scheme_grid(group: Mapping[str, Any]) -> Grid:
     nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
     if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
         raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
-    return "ct-a16" if group.get("input_activations") is None else "ct-a4"
+    inputs = group.get("input_activations")
+    if inputs is None:
+        return "ct-a16"
+    stated = [inputs.get(key) for key in ("num_bits", "type", "strategy")] if isinstance(inputs, Mapping) else []
+    if stated != [4, "float", "tensor_group"]:
+        raise Unknown("the activations of a scheme are not NVFP4, which alone convertkit's tables describe")
+    return "ct-a4"
 
 
 def matching(entries: Sequence[str]) -> Callable[[str], str | None]:

@@ -58,6 +58,10 @@ class Sizes:
             return tuple(range(self.values.get("depth", 0))) if self.tower and which == "blocks" else ()
         every = range(self.values.get("layers", 0))
         types = self.text.get("layer_types")
+        if types is None:  # every fourth layer has full attention, or every so manieth as the config says
+            step = self.text.get("full_attention_interval", 4)
+            step = step if isinstance(step, int) and step > 0 else 4
+            types = ["full" if (i + 1) % step == 0 else "linear" for i in every]
         if which in ("full", "linear") and isinstance(types, list):
             return tuple(i for i in every if i < len(types) and ("linear" in str(types[i])) == (which == "linear"))
         if which in ("sparse", "dense"):

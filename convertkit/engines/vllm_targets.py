@@ -7,8 +7,9 @@ Compared with vLLM's own loader on every case of ``tests/engines/target_cases.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from convertkit.engines.config_checks import check_nulls
+from convertkit.engines.config_checks import check_layers, check_nulls
 from convertkit.engines.model import Load, Note, Stop, Wrong, stop
 from convertkit.engines.source import Source
 from convertkit.engines.target_tables import TARGETS, Experts, Module, Prefixes, Row, Single, TargetTable
@@ -40,7 +41,7 @@ def load_target(source: Source, ranks: int = 1) -> Load:
 
 def _load(source: Source, table: TargetTable, ranks: int) -> Load:
     sizes = sizes_of(source.config, ranks, table.defaults)
-    check_nulls(sizes.text, str(sizes.text.get("model_type")))
+    _checked(source.config, sizes)
     check_heads(sizes)
     shards = {**table.shards, **_optional_shards(sizes)}
     rename = lambda name: renamed(name, table.prefixes, drop=False) or name  # noqa: E731
@@ -59,6 +60,24 @@ def _load(source: Source, table: TargetTable, ranks: int) -> Load:
     facts = {"quantization": quantization.family}
     return Load(tuple(view.refusals), tuple(view.wrongs), tuple(view.notes), view.fates, tuple(view.outcomes),
                 facts=facts)  # fmt: skip
+
+
+def _checked(config: Mapping[str, Any], sizes: Sizes) -> None:
+    """What the config classes refuse. Raises Stop; Unknown for a model type that is another than the architecture's."""
+    tower = config.get("vision_config")
+    for part in (config, sizes.text, tower if isinstance(tower, Mapping) else {}):
+        check_nulls(part, str(part.get("model_type")))
+    check_layers(sizes.text)
+    kind = config.get("model_type")
+    if kind is None:
+        raise stop("config", "Unrecognized model: config.json should have a `model_type` key", "vllm.model-type",
+                   key="model_type")  # fmt: skip
+    for stated in (kind, sizes.text.get("model_type", kind)):
+        if stated not in MODEL_TYPES:
+            raise Unknown(f"the model type {stated} is not one that convertkit's tables of vLLM describe")
+
+
+MODEL_TYPES = frozenset({"llama", "qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})
 
 
 def _optional_shards(sizes: Sizes) -> Mapping[str, tuple[str, ...]]:

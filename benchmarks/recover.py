@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from convertkit.checks import packs, reference
 from convertkit.checks.pack import expected_global
 from convertkit.grids.nvfp4 import choice, encode, on_grid, recover, tables
+from convertkit.grids.nvfp4.verdict import Verdict
 
 Bits = NDArray[np.uint16]
 TILE_ROWS = 128
@@ -63,7 +64,7 @@ class Bench:
         for tile, codes, scales in self.tiles(values):
             encode.encode_tile(tile, built, codes, scales)
 
-    def search(self, values: Bits) -> recover.Verdict:
+    def search(self, values: Bits) -> Verdict:
         return recover.find_grid(lambda: (tile for tile, _, _ in self.tiles(values)))
 
     def lossless(self, values: Bits) -> int:

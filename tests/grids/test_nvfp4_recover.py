@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from convertkit.checks import reference
 from convertkit.grids.nvfp4 import cells, encode, on_grid, recover, tables
+from convertkit.grids.nvfp4.verdict import Found
 from tests.grids.grid_tensors import KINDS, SHAPES, Planes, bf16, decoded, float_bits, planes
 
 Bits = NDArray[np.uint16]
 
 
-def packed(values: Bits, found: recover.Found, least_scale: int = 1) -> Planes:
+def packed(values: Bits, found: Found, least_scale: int = 1) -> Planes:
     """The planes of a tensor under a grid that was found."""
     built = on_grid.build_grid_tables(found.global_bits, found.sense, least_scale=least_scale)
     codes = np.full((values.shape[0], values.shape[1] // 2), 0xAA, np.uint8)

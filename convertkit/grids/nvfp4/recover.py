@@ -11,9 +11,7 @@ Tensors that are on no grid cost the histogram of one tile. Importing this modul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +36,7 @@ from convertkit.grids.nvfp4.tables import (
     reversible_global,
     swap_sense,
 )
+from convertkit.grids.nvfp4.verdict import Found, Verdict
 
 Sweep = Callable[[], Iterable[NDArray[np.uint16]]]
 """Gives the same tiles [rows, in] of BF16 bits each time it is called; a tile is not kept when the next is taken."""
@@ -52,30 +51,6 @@ SMALL = 1 << 14
 PART_CELLS = 6
 LEAST_PART = 0.1
 """Share of non-zero blocks below which a tensor is not called partly on a grid."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One grid: stored FP32 bits of its global scale, their sense, and how many non-zero blocks lie on it."""
-
-    global_bits: int
-    sense: Sense
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """``grid``: every block lies on ``found[0]``. ``part``: some do. ``several``: every block lies on one of two.
-    ``none``: see ``reason``.
-
-    ``blocks`` counts those that are not all zero (0 where the search ended before counting).
-    """
-
-    status: Literal["grid", "part", "several", "none"]
-    amax_bits: int
-    reason: str
-    blocks: int = 0
-    found: tuple[Found, ...] = ()
 
 
 def find_grid(

@@ -32,8 +32,8 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.grids.nvfp4 import choice, cuda, decode, encode, on_grid, recover
 from convertkit.grids.nvfp4.tables import EncodeTables, build_encode_tables
+from convertkit.verbs.case import Options
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4
 
 ROUNDS, GOAL = 9, 0.70

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from convertkit.verbs.calibration import read_calibration as read_calibration
     from convertkit.verbs.calibration import record_calibration as record_calibration
     from convertkit.verbs.calibration import write_calibration as write_calibration
+    from convertkit.verbs.case import Options as Options
     from convertkit.verbs.convert import convert as convert
     from convertkit.verbs.dequant import dequant as dequant
     from convertkit.verbs.diff import diff as diff
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from convertkit.verbs.gate import gate as gate
     from convertkit.verbs.gate_forward import gate_forward as gate_forward
     from convertkit.verbs.inspect import inspect as inspect
-    from convertkit.verbs.line import Options as Options
     from convertkit.verbs.manifest import manifest as manifest
     from convertkit.verbs.pack import pack_nvfp4 as pack_nvfp4
     from convertkit.verbs.repair import repair as repair

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.checks.audited import Audit
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
 from convertkit.checks.gguf_engines import gguf_views
@@ -36,20 +37,6 @@ from convertkit.layouts.rules import families
 
 MAX_LISTED = 20
 """Names kept in the data of one finding."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """``rows`` and ``summary`` are JSON values for the report; ``findings`` decide the verdict."""
-
-    rows: tuple[Mapping[str, Any], ...]
-    summary: Mapping[str, Any]
-    findings: tuple[Finding, ...] = field(default_factory=tuple)
-    engines: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def errors(self) -> tuple[Finding, ...]:
-        return tuple(item for item in self.findings if item.severity == "error")
 
 
 def audit_written(

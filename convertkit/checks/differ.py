@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.gate import Weight
 from convertkit.checks.tiles import row_tiles
-from convertkit.conversion.survey import STORAGE, Desk
+from convertkit.conversion.desk import Desk
+from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import byte_chunks, bytes_view
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from convertkit.checks.bench import Bench
 from convertkit.conversion.drafter_units import Borrow, Mask, Offsets
 from convertkit.errors import Finding, finding
-
-if TYPE_CHECKING:
-    from convertkit.checks.verify import Bench
 
 Checked = tuple[tuple[Finding, ...], tuple[Any, ...]]
 

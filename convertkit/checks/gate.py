@@ -15,7 +15,8 @@ from convertkit.checks.compare import Dense, Planes, Side, compare_tiles
 from convertkit.checks.fidelity import Tally
 from convertkit.checks.reference import PlaneTables
 from convertkit.checks.tiles import tile_rows
-from convertkit.conversion.survey import STORAGE, Desk
+from convertkit.conversion.desk import Desk
+from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP

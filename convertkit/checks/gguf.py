@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
+from convertkit.checks.bench import Bench
 from convertkit.checks.compare import Dense, compare_tile
 from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import Tally
@@ -32,6 +33,7 @@ from convertkit.checks.gguf_rows import (
     stored_rows,
     width_of,
 )
+from convertkit.checks.pack import PackTally
 from convertkit.checks.reference import narrowed, widened
 from convertkit.containers.reader import Reader
 from convertkit.conversion.gguf_mask import Reembed
@@ -49,10 +51,6 @@ from convertkit.conversion.gguf_units import (
 from convertkit.dtypes import BLOCK_TYPES
 from convertkit.errors import Finding, finding
 from convertkit.grids.ggml.types import K_TYPES, OWN_TYPES
-
-if TYPE_CHECKING:
-    from convertkit.checks.pack import PackTally
-    from convertkit.checks.verify import Bench
 
 REDONE = frozenset(OWN_TYPES)
 """Block types that gguf's NumPy code encodes, bit for bit as ggml does."""

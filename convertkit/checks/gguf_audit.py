@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from convertkit.checkpoint import Checkpoint, TensorRef
-from convertkit.checks.audit import Audit
+from convertkit.checks.audited import Audit
 from convertkit.checks.gguf_file import file_findings
 from convertkit.checks.gguf_rows import STORAGE, dequantized, stored_rows
 from convertkit.checks.reference import widened

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
+from convertkit.checks.bench import Bench
 from convertkit.checks.reference import exact_rounded_table
 from convertkit.checks.tiles import tile_rows
 from convertkit.containers.reader import Reader
@@ -16,9 +17,6 @@ from convertkit.conversion.gguf_units import BlockWeight, Order, Source
 from convertkit.conversion.tiles import bytes_view
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import BLOCK_TYPES, STORED_TYPES
-
-if TYPE_CHECKING:
-    from convertkit.checks.verify import Bench
 
 STORAGE = {"BF16": "<u2", "F16": "<u2", "F32": "<u4"}
 ONE = 0x3F80_0000

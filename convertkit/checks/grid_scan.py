@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.gridsearch import GridFact, grid_data, search_grid
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import Group, fused_groups

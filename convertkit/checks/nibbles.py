@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from convertkit.checks.fidelity import judge, metrics
 from convertkit.checks.gate import Weight, compare_weight
-from convertkit.conversion.survey import Desk
+from convertkit.conversion.desk import Desk
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from convertkit.checkpoint import TensorRef
 from convertkit.checks import slots
 from convertkit.checks.arrays import flat, source_words, tally_of
+from convertkit.checks.bench import Bench
 from convertkit.checks.derive import SCALE_VALUES, amax_scales, codes_under, peaks_of, stored_differences, words_of
 from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally
@@ -37,9 +38,6 @@ from convertkit.conversion.tiles import bytes_view
 from convertkit.conversion.units import Pack
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
-
-if TYPE_CHECKING:
-    from convertkit.checks.verify import Bench
 
 SWEEPS = {"mse": (4, 8), "four-over-six": (0, 0)}
 """Scale bytes that a search tries below and above that of amax."""

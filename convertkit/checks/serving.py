@@ -10,7 +10,7 @@ import numpy as np
 from convertkit.checks.reference import PlaneTables
 from convertkit.checks.served import ENGINES, Part, is_expert, lift_scope, ratio, served_bits, served_tables
 from convertkit.checks.tiles import row_tiles
-from convertkit.conversion.survey import Desk
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.tiles import bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP

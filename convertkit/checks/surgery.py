@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
+from convertkit.checks.bench import Bench
 from convertkit.checks.reference import NAN_BYTES, SCALE_UNITS, float_of
-from convertkit.checks.verify import Bench
 from convertkit.containers.reader import Reader
 from convertkit.conversion.surgery_units import Fold, Rearrange, Swap
 from convertkit.dtypes import DTYPES

@@ -7,56 +7,24 @@ Copied bytes were read back from the staged file and compared with the source's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from convertkit.checkpoint import TensorRef
-from convertkit.checks.evidence import ExpandedEvidence as ExpandedEvidence
-from convertkit.checks.evidence import PackedEvidence as PackedEvidence
-from convertkit.checks.evidence import RecodedEvidence
-from convertkit.checks.evidence import RespelledEvidence as RespelledEvidence
+from convertkit.checks.bench import Bench, Evidence, broken
+from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.expand import ExpandTally, check_expand_tile
 from convertkit.checks.reference import exact_rounded_table, narrowed, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.plan import Plan, Unit
-from convertkit.conversion.survey import STORAGE, Desk, Facts
+from convertkit.conversion.survey import STORAGE, Facts
 from convertkit.conversion.tiles import bytes_view, in_parallel
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the checks found for one unit. A fault is a broken promise: a bug, never published."""
-
-    unit: Unit
-    faults: tuple[Finding, ...] = ()
-    details: tuple[PackedEvidence | ExpandedEvidence | RespelledEvidence | RecodedEvidence, ...] = field(default=())
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What the checks of one run share."""
-
-    plan: Plan
-    facts: Facts
-    desk: Desk
-    output: Reader
-    differing: Mapping[str, int]
-
-    def copy_faults(self, name: str, what: str = "differs from its source") -> tuple[Finding, ...]:
-        """A fault unless every byte of a copied tensor was found to be that of its source."""
-        differing = self.differing.get(name)
-        if differing is None:
-            return (_broken(name, "was never compared with its source"),)
-        return (_broken(name, what, differing=differing),) if differing else ()
-
-    def staged(self, name: str) -> TensorRef:
-        return self.output.checkpoint.tensors[name]
 
 
 def verify_output(
@@ -91,11 +59,7 @@ def _inventory_faults(plan: Plan, output: Reader) -> tuple[Finding, ...]:
     planned = plan.outputs
     there = {name: ref.spec for name, ref in output.checkpoint.tensors.items()}
     wrong = sorted(name for name in planned.keys() | there.keys() if planned.get(name) != there.get(name))
-    return tuple(_broken(name, "is not as planned in the staged files") for name in wrong)
-
-
-def _broken(tensor: str, what: str, **data: Any) -> Finding:
-    return finding("E_PROMISE", "error", f"the written tensor {what}", tensor=tensor, data=data)
+    return tuple(broken(name, "is not as planned in the staged files") for name in wrong)
 
 
 def _verify(bench: Bench, unit: Unit) -> Evidence:
@@ -151,7 +115,7 @@ def _verify_cast(bench: Bench, unit: Cast) -> Evidence:
         wrong = narrowed(values, unit.dtype).view(after.dtype) != after
         wrong &= ~(np.isnan(values) & np.isnan(widened(after, unit.dtype)))  # any NaN is a NaN
         differing += int(np.count_nonzero(wrong))
-    faults = (_broken(unit.key, "is not its source rounded once", differing=differing),) if differing else ()
+    faults = (broken(unit.key, "is not its source rounded once", differing=differing),) if differing else ()
     return Evidence(unit, faults)
 
 
@@ -188,7 +152,7 @@ def _verify_expand(bench: Bench, unit: Expand) -> Evidence:
             arithmetic=unit.arithmetic,
         )
     differing = tally.differing(unit.arithmetic)
-    faults = (_broken(out.spec.name, "is not the expansion of its planes", differing=differing),) if differing else ()
+    faults = (broken(out.spec.name, "is not the expansion of its planes", differing=differing),) if differing else ()
     return Evidence(unit, faults, (ExpandedEvidence(packed.module, tally),))
 
 
@@ -203,7 +167,7 @@ def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
     for name, before in scalars:
         after = int.from_bytes(bench.output.bytes_of(name), "little")
         if after != (_reciprocal(before) if swap else before):
-            faults.append(_broken(name, "is not the scale of its source"))
+            faults.append(broken(name, "is not the scale of its source"))
     after = int.from_bytes(bench.output.bytes_of(specs[2].name), "little")
     changed = _changed_values(bench, unit, scalars[0][1], after)
     return Evidence(unit, tuple(faults), (RespelledEvidence(packed.module, scalars[0][1], after, changed),))

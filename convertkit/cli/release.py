@@ -57,7 +57,7 @@ def _init(source: str | None, words: Mapping[str, Any]) -> Outcome:
 
 
 def _release(recipe: Path, out: str | None, words: Mapping[str, Any], progress: Any) -> Outcome:
-    from convertkit.verbs.line import Options
+    from convertkit.verbs.case import Options
     from convertkit.verbs.release import ReleasePlan, release
 
     for name in ("target_model", "target_id", "output"):

@@ -28,7 +28,7 @@ from convertkit.verbs.planned import DryRun
 
 if TYPE_CHECKING:
     from convertkit.conversion.plan import Plan
-    from convertkit.verbs.line import Options, Result  # at run time it brings the compiled kernels
+    from convertkit.verbs.case import Options, Result  # at run time it brings the compiled kernels
 
 TIMINGS = "CONVERTKIT_TIMINGS"
 """With this in the environment ``--json`` also holds seconds per stage; for benchmarks."""
@@ -87,7 +87,7 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
         **rest: Any,
     ) -> int:
         def make_options(progress: Progress) -> Options:
-            from convertkit.verbs.line import Options
+            from convertkit.verbs.case import Options
 
             return Options(force, resume, not no_keep, workers, progress, report_dir, publish_anyway, device, engines)
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.gguf_units import BlockWeight, Order, Source, shape_of
-from convertkit.conversion.survey import STORAGE, Desk
+from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import TILE_BYTES, bytes_view
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.tiles import bytes_view, row_tiles
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
-
-if TYPE_CHECKING:
-    from convertkit.conversion.survey import Desk
-    from convertkit.grids.nvfp4.recover import Found, Verdict
+from convertkit.grids.nvfp4.verdict import Found, Verdict
 
 MAX_LISTED = 20
 """Off-grid blocks of one tensor that are named."""
@@ -42,7 +40,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class GridFact:
-    """What is known about the grid of one group. ``status`` and ``reason`` as in ``recover.Verdict``; ``found`` are
+    """What is known about the grid of one group. ``status`` and ``reason`` as in ``Verdict``; ``found`` are
     its grids, their scales as they would be stored. ``where`` is given unless it lies wholly on one grid or on none."""
 
     status: str

@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.plan import Plan
-from convertkit.conversion.survey import Desk, Facts
+from convertkit.conversion.survey import Facts
 from convertkit.conversion.tiles import bytes_view
 from convertkit.errors import refusal
 

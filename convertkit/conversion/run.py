@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from convertkit.checkpoint import TensorRef
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.outputs import Job, Made, Target, TensorOut, read_and_compare
 from convertkit.conversion.plan import Plan, Unit
-from convertkit.conversion.survey import STORAGE, Desk, Facts
+from convertkit.conversion.survey import STORAGE, Facts
 from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel, row_tiles
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP

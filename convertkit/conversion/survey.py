@@ -14,14 +14,11 @@ import numpy as np
 
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.gguf_units import Quantize, Recode, Regroup
 from convertkit.conversion.gridsearch import GridFact, off_grid_finding, search_grid
 from convertkit.conversion.plan import Plan, Unit
-from convertkit.conversion.stop import Stop
 from convertkit.conversion.tiles import (
-    DEVICE_TILE_BYTES,
-    TILE_BYTES,
-    Buffers,
     bytes_view,
     in_parallel,
     raise_all,
@@ -32,7 +29,6 @@ from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
 from convertkit.dtypes import DTYPES
 from convertkit.errors import Finding, finding
-from convertkit.progress import Progress
 
 INFINITY = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F80_0000}
 """Bits of +infinity: magnitudes from here on are not finite."""
@@ -60,22 +56,6 @@ class Glimpse:
     input_bits: int | None = None
     faults: tuple[Finding, ...] = ()
     grid: GridFact | None = None
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What every worker needs."""
-
-    reader: Reader
-    stop: Stop
-    progress: Progress
-    buffers: Buffers
-    device: str = "cpu"
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a dense tile whose size decides nothing: larger where each one is sent to a device and back."""
-        return TILE_BYTES if self.device == "cpu" else DEVICE_TILE_BYTES
 
 
 def survey(plan: Plan, desk: Desk, workers: int) -> Facts:

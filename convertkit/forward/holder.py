@@ -18,7 +18,8 @@ import torch
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.gate import Weight
 from convertkit.checks.reference import PlaneTables, plane_tables
-from convertkit.conversion.survey import STORAGE, Desk
+from convertkit.conversion.desk import Desk
+from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.target import Target
 from convertkit.conversion.tiles import bytes_view
 from convertkit.dialects.planes import PackedModule, find_packed

@@ -12,7 +12,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.checks.gate import Weight
 from convertkit.checks.mask_embedding import MASK_EMBEDDING, mask_embedding_findings
 from convertkit.checks.reference import PlaneTables
-from convertkit.conversion.survey import Desk
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.target import Target, target_findings
 from convertkit.drafter import DrafterSpec
 from convertkit.errors import ConvertError, Finding, finding, refusal

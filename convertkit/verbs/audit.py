@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.checks.audit import Audit, audit_written
+from convertkit.checks.audit import audit_written
+from convertkit.checks.audited import Audit
 from convertkit.checks.target import read_target
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any

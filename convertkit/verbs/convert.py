@@ -17,8 +17,9 @@ from convertkit.conversion.planners import ExpandRequest, Files, PackRequest, pl
 from convertkit.errors import refusal
 from convertkit.formats import FORMATS
 from convertkit.hub.arguments import from_hub
+from convertkit.verbs.case import Options, Reporter, Result
 from convertkit.verbs.drafters import to_drafter
-from convertkit.verbs.line import Options, Reporter, Result, carry_out
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report, dequant_report

@@ -13,10 +13,10 @@ from convertkit.demo.generate import generate
 from convertkit.errors import refusal
 from convertkit.progress import SILENT, Progress
 from convertkit.verbs.audit import audit
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
 from convertkit.verbs.inspect import inspect
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.planned import DryRun
 from convertkit.verbs.verify import verify

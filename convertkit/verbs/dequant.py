@@ -12,7 +12,8 @@ from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.conversion.planners import ExpandRequest, Files, plan_expand
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
-from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.case import Options, Result
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report, dequant_report
 

@@ -14,8 +14,8 @@ from convertkit.checks.gate import Weight
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.stop import Stop, stop_on_signals
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers, in_parallel
 from convertkit.dialects.planes import PackedModule
 from convertkit.hub.arguments import from_hub

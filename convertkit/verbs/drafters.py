@@ -21,7 +21,8 @@ from convertkit.engines.agreement import Statement, agreement, loss
 from convertkit.errors import Finding, refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.layout import Layout
-from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.case import Options, Result
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report
 from convertkit.verbs.target import HUB_NAME, open_target

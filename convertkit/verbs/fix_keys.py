@@ -19,9 +19,10 @@ from convertkit.errors import Finding, finding, refusal, shown
 from convertkit.hub.arguments import from_hub
 from convertkit.release.recorded import recorded
 from convertkit.release.report_files import check_report_place, write_report_files
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.edit_keys import edit_in_place
 from convertkit.verbs.key_rules import Wanted, rules_of
-from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.quick import carry_quickly
 from convertkit.verbs.rename_report import audit_beside, edited_report, rename_report, report_parts

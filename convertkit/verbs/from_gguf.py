@@ -16,8 +16,9 @@ from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.gguf_report import gguf_report
-from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report
 from convertkit.verbs.target import target_layers

@@ -16,9 +16,9 @@ from convertkit.checks.served import ENGINES
 from convertkit.checks.serving import Serving, serving_of
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import stop_on_signals
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import PackedModule
 from convertkit.errors import Finding, finding, refusal

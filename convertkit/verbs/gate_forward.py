@@ -15,8 +15,8 @@ from convertkit.checks.served import ENGINES, as_report
 from convertkit.checks.serving import Serving
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.stop import Stop, stop_on_signals
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.target import Target
 from convertkit.conversion.tiles import Buffers
 from convertkit.drafter import DrafterSpec

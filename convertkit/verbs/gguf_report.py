@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from convertkit.checks.bench import Evidence
 from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import metrics
 from convertkit.checks.gguf_file import file_findings
 from convertkit.checks.gguf_written import written_findings
-from convertkit.checks.verify import Evidence
 from convertkit.conversion.identify import identify
 from convertkit.errors import Finding
 from convertkit.grids.ggml.types import K_TYPES
-from convertkit.verbs.line import Case, Report, Reporter
+from convertkit.verbs.case import Case, Report, Reporter
 from convertkit.verbs.reporting import report_of
 
 GGUF_REPORT = "GGUF_REPORT.json"

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.checks.verify import Evidence, verify_output
+from convertkit.checks.bench import Evidence
+from convertkit.checks.verify import verify_output
 from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
 from convertkit.conversion.carry import carry_over
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.place import Kind, check_place, check_space
 from convertkit.conversion.plan import Plan
 from convertkit.conversion.publish import publish
@@ -23,78 +24,15 @@ from convertkit.conversion.side_files import copy_side_file, side_bytes
 from convertkit.conversion.sink import Sink, open_sink, write_small
 from convertkit.conversion.staging import Staging, open_staging
 from convertkit.conversion.stop import Stop, stop_on_signals
-from convertkit.conversion.survey import Desk, Facts, survey
+from convertkit.conversion.survey import Facts, survey
 from convertkit.conversion.tiles import Buffers
-from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.errors import ConvertError, finding, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
-from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, follow, source_digests
+from convertkit.verbs.case import Case, Options, Reporter, Result
 from convertkit.verbs.line_end import judge, list_output, source_rows
 from convertkit.workers import worker_count
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to write, for every verb that writes a folder. None of it changes the bytes of the output.
-
-    ``report_dir`` keeps the reports of an output that is not published; ``publish_anyway`` publishes an output
-    that a gate or audit rejects, with that verdict in its reports. ``device`` (cpu, cuda) searches, encodes and
-    expands; checks stay on the CPU. ``engines`` are asked in the audit of the output: what they refuse or serve wrong
-    rejects it.
-    """
-
-    force: bool = False
-    resume: bool = False
-    keep: bool = True
-    workers: int = 0
-    progress: Progress = SILENT
-    report_dir: Path | None = None
-    publish_anyway: bool = False
-    device: str = "cpu"
-    engines: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Case:
-    """All that is known once the output is staged and checked: what reports are made from. ``output`` are the headers
-    and documents of ``staged`` as the checks read them."""
-
-    plan: Plan
-    facts: Facts
-    evidence: Sequence[Evidence]
-    staged: Path
-    output: Checkpoint
-    tensor_sha256: Mapping[str, str]
-    file_sha256: Mapping[str, str]
-    source_files: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class Report:
-    """One report: file name, encoded files (the report and perhaps its rows), document, and its error findings."""
-
-    name: str
-    files: Mapping[str, bytes]
-    document: Mapping[str, Any]
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a verb that writes gives back. ``status`` is 0, or 1 if a check said no and it was published anyway."""
-
-    out: Path
-    plan: Plan = field(repr=False)
-    status: int
-    findings: tuple[Finding, ...]
-    reports: Mapping[str, Mapping[str, Any]] = field(repr=False)
-    manifest: Mapping[str, Any] = field(repr=False)
-    carried: tuple[str, ...] = ()
-    timings: Mapping[str, float] = field(default_factory=dict, repr=False)
-
-
-Reporter = Callable[[Case], Report]
 
 
 class Clock:

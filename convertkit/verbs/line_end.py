@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from convertkit.containers.files import read_small
 from convertkit.conversion.carry import CARRIED_KEY, Carried
@@ -15,10 +15,8 @@ from convertkit.conversion.sink import write_small
 from convertkit.conversion.staging import Staging
 from convertkit.errors import ConvertError
 from convertkit.hub.address import origin_of
+from convertkit.verbs.case import Case, Options, Report
 from convertkit.verbs.manifest import manifest
-
-if TYPE_CHECKING:
-    from convertkit.verbs.line import Case, Options, Report
 
 
 def source_rows(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:

@@ -17,7 +17,8 @@ from convertkit.conversion.scales import SCALES, read_hints
 from convertkit.dialects.writing import DIALECTS
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
-from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.case import Options, Result
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report

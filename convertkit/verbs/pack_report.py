@@ -11,18 +11,19 @@ from convertkit.checks.fidelity import Tally, judge, total
 from convertkit.checks.gate import compare_checkpoints, weights_of
 from convertkit.checks.serving import serving_of
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.encoders import grid_of
 from convertkit.conversion.gridsearch import grid_data
 from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.survey import Desk, Facts
+from convertkit.conversion.survey import Facts
 from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Pack
 from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT
 from convertkit.release.rows import gate_row, gate_summary, scales_row
-from convertkit.verbs.line import Case, Report, Reporter
+from convertkit.verbs.case import Case, Report, Reporter
 from convertkit.verbs.reporting import GATE, report_of
 from convertkit.workers import worker_count
 

@@ -22,7 +22,7 @@ from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.units import Relabel
 from convertkit.errors import ConvertError, finding, refusal
 from convertkit.release.recorded import Recorded
-from convertkit.verbs.line import Options, Result
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.manifest import manifest
 
 

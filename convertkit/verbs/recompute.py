@@ -21,9 +21,9 @@ from convertkit.checks.target import read_target
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any, open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.engines.rules import parse_engine
 from convertkit.errors import ConvertError, Finding, finding, shown

@@ -22,7 +22,8 @@ from convertkit.errors import ConvertError, Finding
 from convertkit.release.digests import sha256_files
 from convertkit.release.recipe import Recipe, read_recipe
 from convertkit.release.tree import walk
-from convertkit.verbs.line import Clock, Options
+from convertkit.verbs.case import Options
+from convertkit.verbs.line import Clock
 from convertkit.verbs.release_checks import check_engines, check_references
 from convertkit.verbs.release_folder import assemble, finish
 from convertkit.verbs.release_run import make_variants

@@ -24,8 +24,8 @@ from convertkit.release.provenance import PROVENANCE, render_statement
 from convertkit.release.recipe import Recipe
 from convertkit.release.reports import envelope, render_report
 from convertkit.release.summary import RELEASE_REPORT, View, read_view, variant_row
+from convertkit.verbs.case import Options
 from convertkit.verbs.inspect import inspect
-from convertkit.verbs.line import Options
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.release_checks import Checked
 from convertkit.verbs.release_run import Made

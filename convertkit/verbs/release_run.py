@@ -24,7 +24,8 @@ from convertkit.release.follow import Background, source_digests
 from convertkit.release.manifest import Manifest
 from convertkit.release.manifest_reader import read_manifest
 from convertkit.release.recipe import Recipe
-from convertkit.verbs.line import Given, Options, carry_out
+from convertkit.verbs.case import Options
+from convertkit.verbs.line import Given, carry_out
 from convertkit.verbs.release_variants import Job, plan_job, reporters_of
 from convertkit.verbs.verify import verify
 

@@ -14,9 +14,9 @@ from convertkit.conversion.planners import ExpandRequest, Files, PackRequest, pl
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.formats import FORMATS
 from convertkit.release.recipe import GGUF, SOURCE, Recipe, Variant
+from convertkit.verbs.case import Reporter
 from convertkit.verbs.drafters import plan_to_drafter
 from convertkit.verbs.gguf_report import gguf_report
-from convertkit.verbs.line import Reporter
 from convertkit.verbs.pack_report import gate_report
 from convertkit.verbs.reporting import audit_report, dequant_report
 from convertkit.verbs.target import target_layers

@@ -13,8 +13,8 @@ from convertkit.errors import Finding
 from convertkit.layouts.rules import families
 from convertkit.release.recorded import Recorded
 from convertkit.release.reports import envelope, render_report
+from convertkit.verbs.case import Case, Report, Reporter
 from convertkit.verbs.edit_keys import Edited
-from convertkit.verbs.line import Case, Report, Reporter
 from convertkit.verbs.reporting import AUDIT, report_of
 
 RENAME = "RENAME_REPORT.json"

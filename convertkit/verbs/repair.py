@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from convertkit import __version__
+from convertkit.checks.bench import Evidence
 from convertkit.checks.surgery import FoldedEvidence
-from convertkit.checks.verify import Evidence
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_checkpoint
 from convertkit.containers.loose import Loose, open_loose
 from convertkit.containers.reader import Reader
@@ -25,7 +25,8 @@ from convertkit.conversion.units import Copy
 from convertkit.errors import Finding, finding, refusal, shown
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fusions import EXPERT_FORMS
-from convertkit.verbs.line import Case, Options, Report, Reporter, Result, carry_out
+from convertkit.verbs.case import Case, Options, Report, Reporter, Result
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.rename_report import audit_beside
 from convertkit.verbs.reporting import report_of

@@ -8,12 +8,13 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
+from convertkit.checks.bench import Evidence
+from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.gate import compare_checkpoints, weights_of
-from convertkit.checks.verify import Evidence, ExpandedEvidence, RespelledEvidence
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Cast, Copy, Expand, Respell
 from convertkit.engines.rules import parse_engines
@@ -28,7 +29,7 @@ from convertkit.release.rows import (
     respelled_row,
     tensor_row,
 )
-from convertkit.verbs.line import Case, Report, Reporter
+from convertkit.verbs.case import Case, Report, Reporter
 from convertkit.workers import worker_count
 
 MAX_NAMED = 50

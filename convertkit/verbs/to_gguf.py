@@ -19,8 +19,9 @@ from convertkit.conversion.plan import Plan
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.gguf_types import TYPE_NAMES
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.gguf_report import gguf_report
-from convertkit.verbs.line import Options, Result, carry_out
+from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report
 

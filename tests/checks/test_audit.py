@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.checks.audit import Audit, audit_written
+from convertkit.checks.audit import audit_written
+from convertkit.checks.audited import Audit
 from convertkit.containers.folder import open_checkpoint
 from convertkit.dialects.scheme import with_quantization
 from convertkit.dialects.writing import write_quantization

@@ -12,7 +12,7 @@ from convertkit.checks.kernels_counts import count_bytes
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.demo.generate import generate
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.pack import pack_nvfp4
 
 

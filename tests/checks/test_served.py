@@ -14,8 +14,8 @@ from convertkit.checks.served import ENGINES, Part, served_bits
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.release.reports import settled, validate_report
+from convertkit.verbs.case import Result
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from tests.grids.grid_tensors import Bits, bf16, float_bits
 from tests.verbs.test_scales import mlp

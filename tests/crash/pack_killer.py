@@ -20,7 +20,7 @@ from unittest import mock
 from convertkit.conversion.staging import open_staging
 from convertkit.conversion.syscalls import Syscalls
 from convertkit.verbs import line
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.pack import pack_nvfp4
 from tests.crash.killer import Field, assert_same, check_after_kill, go_on, kill_many, prepare
 from tests.crash.pipeline import contents, snapshot

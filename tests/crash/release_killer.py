@@ -15,7 +15,7 @@ from convertkit.conversion.staging import open_staging
 from convertkit.conversion.syscalls import Syscalls
 from convertkit.verbs import line
 from convertkit.verbs import release as verb
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from tests.crash.killer import kill_many, prepare
 from tests.release.recipes import SIDE_BY_SIDE, write_recipe
 

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pytest
 
+from convertkit.verbs.case import Result
 from convertkit.verbs.fix_keys import Keys, fix_keys
-from convertkit.verbs.line import Result
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.verify import verify
 from tests.dialects.tiny import LM_CONFIG, spec, write

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from convertkit.demo.generate import generate
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.release import release
 from convertkit.verbs.release_init import release_init
 

@@ -12,8 +12,8 @@ from convertkit.conversion.identify import identify
 from convertkit.demo.generate import generate
 from convertkit.drafter import DrafterSpec, differences
 from convertkit.layouts.reading import stated_spec
+from convertkit.verbs.case import Result
 from convertkit.verbs.drafters import to_dflash, to_drafter, to_dspark, to_speculators
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from tests.drafters.make import config_of, deepspec, drafter, eagle, read, speculators, target, zlab, zlab2
 

@@ -9,8 +9,8 @@ import pytest
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.errors import ConvertError
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.drafters import to_dflash, to_drafter, to_dspark, to_speculators
-from convertkit.verbs.line import Options, Result
 from tests.drafters.make import (
     DV,
     V,

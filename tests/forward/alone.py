@@ -10,8 +10,8 @@ import torch
 from convertkit.checks.gate import weights_of
 from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
+from convertkit.conversion.desk import Desk
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.survey import Desk
 from convertkit.conversion.tiles import Buffers
 from convertkit.forward.holder import Holder, places_of
 from convertkit.forward.inputs import Inputs

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf_values import plain
-from convertkit.verbs.line import Result
+from convertkit.verbs.case import Result
 from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import (
     DRAFTERS,

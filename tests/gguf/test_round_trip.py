@@ -20,9 +20,9 @@ from convertkit.layouts.fields import read_values
 from convertkit.layouts.gguf_names import ARCHS
 from convertkit.layouts.gguf_names import from_gguf as from_gguf_name
 from convertkit.layouts.meaning import resolve
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.from_gguf import from_gguf
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import DRAFTERS, KINDS, write_model

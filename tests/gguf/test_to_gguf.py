@@ -21,8 +21,8 @@ from convertkit.conversion.gguf_run import GGUF_RUNNERS
 from convertkit.conversion.gguf_units import Recode
 from convertkit.errors import ConvertError
 from convertkit.layouts.gguf_names import ARCHS, from_hub
+from convertkit.verbs.case import Options
 from convertkit.verbs.convert import convert as convert_to
-from convertkit.verbs.line import Options
 from convertkit.verbs.pack import pack_nvfp4
 from tests.gguf.made import convert, keys, make, tensors, truncated
 from tests.gguf.models import (

@@ -15,7 +15,7 @@ import pytest
 from convertkit.conversion.sink import Sink
 from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
-from convertkit.verbs.line import Options, Result
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.verify import verify
 

@@ -13,8 +13,8 @@ import pytest
 from convertkit.conversion.syscalls import Kernel
 from convertkit.errors import ConvertError
 from convertkit.verbs import line
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
-from convertkit.verbs.line import Result
 
 DRAFTER = Path(__file__).parents[2] / "fixtures" / "dflash-tiny"
 

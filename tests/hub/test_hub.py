@@ -17,7 +17,7 @@ from convertkit.containers.safetensors import encode_header
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
 from convertkit.hub.address import Address, origin_of, parse_address
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.pack import pack_nvfp4
 from tests.hub.server import COMMIT, Hub, serve
 from tests.release.recipes import LOSSY

@@ -11,8 +11,8 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
+from convertkit.verbs.case import Result
 from convertkit.verbs.dequant import dequant
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair
 

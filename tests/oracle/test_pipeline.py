@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import convertkit
-from convertkit.verbs.line import Result
+from convertkit.verbs.case import Result
 from tests.oracle import planes, real_checkpoints
 
 torch = pytest.importorskip("torch")

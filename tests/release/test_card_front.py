@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard
 
 from convertkit.demo.generate import generate
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.release import release
 from convertkit.verbs.release_init import release_init
 

@@ -16,7 +16,7 @@ from convertkit.errors import ConvertError
 from convertkit.release.page import render_page
 from convertkit.release.page_charts import place_of
 from convertkit.release.summary import ListedFile, View, read_view
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.release import release
 from tests.release.recipes import LOSSY, write_recipe

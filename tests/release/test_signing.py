@@ -50,7 +50,7 @@ def public_pem(key: Key) -> bytes:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from convertkit.verbs.line import Options
+    from convertkit.verbs.case import Options
     from convertkit.verbs.release import release
 
     folder = tmp_path_factory.mktemp("signed")

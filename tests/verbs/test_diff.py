@@ -13,10 +13,10 @@ import pytest
 
 from convertkit.containers.folder import open_checkpoint
 from convertkit.release.schemas import load_schema
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.diff import diff
-from convertkit.verbs.line import Result
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.pack import pack_nvfp4
 from tests.dialects.tiny import LM_CONFIG, causal_lm, planes, spec, write

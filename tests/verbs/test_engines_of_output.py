@@ -10,8 +10,8 @@ import pytest
 
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.drafters import to_speculators
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.to_gguf import to_gguf
 from tests.engines.drafters import TARGET, draft, write

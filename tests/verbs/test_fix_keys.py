@@ -18,9 +18,9 @@ from convertkit.conversion.syscalls import Kernel
 from convertkit.errors import ConvertError
 from convertkit.progress import Silent
 from convertkit.release.reports import validate_report
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.diff import diff
 from convertkit.verbs.fix_keys import Keys, fix_keys
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.planned import DryRun
 from convertkit.verbs.verify import verify

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from convertkit.dialects.spelling import spelling_of
+from convertkit.verbs.case import Result
 from convertkit.verbs.fix_keys import fix_keys
-from convertkit.verbs.line import Result
 from tests.dialects.tiny import LM_CONFIG, Plane, causal_lm, planes, spec, write
 from tests.release.makers import safetensors
 from tests.verbs.test_fix_keys import edited, refused, renamed

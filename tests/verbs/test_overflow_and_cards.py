@@ -15,9 +15,9 @@ from convertkit.containers import safetensors
 from convertkit.containers.folder import open_checkpoint
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from tests.containers.test_strict_reader import entry, file_of, raw
 from tests.dialects.tiny import LM_CONFIG, MLP, causal_lm, spec, write

@@ -18,10 +18,10 @@ from convertkit.containers.reader import Reader
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.planned import DryRun

@@ -15,8 +15,8 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.errors import ConvertError
 from convertkit.release.recipe import read_recipe
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.fix_keys import fix_keys
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.release import ReleasePlan, ReleaseResult, release
 from convertkit.verbs.release_init import release_init
 from convertkit.verbs.verify import verify

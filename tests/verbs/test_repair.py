@@ -14,8 +14,8 @@ from convertkit.checkpoint import TensorSpec
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report
+from convertkit.verbs.case import Result
 from convertkit.verbs.diff import diff
-from convertkit.verbs.line import Result
 from convertkit.verbs.planned import DryRun
 from convertkit.verbs.repair import Untouched, repair
 from convertkit.verbs.verify import verify

@@ -11,7 +11,7 @@ import pytest
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
-from convertkit.verbs.line import Result
+from convertkit.verbs.case import Result
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.repair import Untouched, repair
 from convertkit.verbs.verify import verify

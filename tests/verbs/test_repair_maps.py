@@ -11,8 +11,8 @@ import pytest
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.drafters import to_drafter
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.repair import Untouched, repair
 from tests.drafters.make import DV, Tensor, V, eagle, maps, read, target, tensors_for, write
 

@@ -18,8 +18,8 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError, Finding
 from convertkit.verbs.audit import audit
+from convertkit.verbs.case import Result
 from convertkit.verbs.fix_keys import fix_keys
-from convertkit.verbs.line import Result
 from convertkit.verbs.repair import repair
 from tests.dialects.tiny import LM_CONFIG, causal_lm, planes, spec, write
 from tests.release.makers import safetensors

@@ -14,10 +14,10 @@ from convertkit.checkpoint import TensorSpec
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError, Finding
 from convertkit.verbs.audit import AuditResult, audit
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair
 from tests.dialects.tiny import LM_CONFIG, causal_lm, planes, spec, write

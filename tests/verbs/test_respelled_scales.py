@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from convertkit.demo.generate import generate
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from tests.dialects.tiny import LM_CONFIG, MLP, causal_lm, write
 

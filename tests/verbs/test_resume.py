@@ -16,7 +16,7 @@ import convertkit.verbs.line as line
 from convertkit.conversion.journal import Entry
 from convertkit.conversion.stop import Interrupted
 from convertkit.errors import ConvertError
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.pack import pack_nvfp4
 
 DRAFTER = Path(__file__).parents[2] / "fixtures" / "dflash2-tiny"

@@ -18,9 +18,9 @@ from convertkit.conversion import encoders
 from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
 from convertkit.release.reports import validate_report
+from convertkit.verbs.case import Options, Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
-from convertkit.verbs.line import Options, Result
 from convertkit.verbs.pack import pack_nvfp4
 from tests.grids.grid_tensors import Bits, bf16, decoded, planes
 

@@ -17,10 +17,10 @@ from convertkit.containers.safetensors import encode_header
 from convertkit.demo.generate import generate
 from convertkit.dialects.spelling import spelling_of
 from convertkit.errors import ConvertError
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Result
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.verify import verify
 from tests.dialects.tiny import LM_CONFIG, MLP, causal_lm, spec, write

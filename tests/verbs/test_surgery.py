@@ -13,10 +13,10 @@ from convertkit.checkpoint import TensorSpec
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.gate import gate
-from convertkit.verbs.line import Result
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair

@@ -14,7 +14,7 @@ import pytest
 
 from convertkit.cli.main import main
 from convertkit.errors import ConvertError
-from convertkit.verbs.line import Options
+from convertkit.verbs.case import Options
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.release import release
 from convertkit.verbs.verify import verify

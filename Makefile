@@ -65,7 +65,8 @@ oracle-llmcompressor: $(LLMCOMPRESSOR)/.ready
 
 # vLLM's own loader, about ten minutes: apart from `make oracle`, whose golden files the ordinary tests compare with.
 oracle-vllm: $(VLLM)/.ready
-	CONVERTKIT_ORACLES="vllm" $(VLLM)/bin/python -m pytest -m oracle tests/oracle/test_vllm_loader.py
+	CONVERTKIT_ORACLES="vllm" $(VLLM)/bin/python -m pytest -m oracle tests/oracle/test_vllm_loader.py \
+		tests/oracle/test_transformers_loader.py
 
 # SGLang's own loader, about five minutes, likewise apart.
 oracle-sglang: $(SGLANG)/.ready

@@ -78,7 +78,7 @@ ENGINES: Mapping[str, Engine] = {
         Engine("sglang", "SGLang", ("0.5.23",), "run"),
         Engine("llama.cpp", "llama.cpp", ("0.6.0",), "run"),
         Engine("tensorrt-llm", "TensorRT-LLM", ("1.3.0rc",), "read"),
-        Engine("transformers", "transformers", ("5.19.0",), "run"),
+        Engine("transformers", "transformers", ("5.19.0", "5.20.2"), "run"),
     )
 }
 

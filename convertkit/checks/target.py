@@ -12,6 +12,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.strict_json import parse_json
+from convertkit.conversion.target import TEXT_SECTIONS
 from convertkit.engines.vllm_params import Target
 from convertkit.errors import ConvertError, refusal
 
@@ -49,6 +50,15 @@ def read_target(path: str | os.PathLike[str]) -> TargetModel:
 
     Raises ``ConvertError``: no such folder or config, a config that is not a model's (3).
     """
+    found = stated_target(path)
+    if found is None:
+        message = "the target's config states no number of layers, vocabulary and hidden size"
+        raise refusal("E_CONFIG", message, file=CONFIG, fix="--target-model names the folder of the big model")
+    return found
+
+
+def stated_target(path: str | os.PathLike[str]) -> TargetModel | None:
+    """As ``read_target``, but None if the config does not state all three sizes."""
     root = Path(path)
     if not root.is_dir():
         raise refusal("E_NOT_FOUND", f"the target's folder is not there: {root}", fix="check --target-model")
@@ -61,17 +71,17 @@ def read_target(path: str | os.PathLike[str]) -> TargetModel:
             raise
         config = parse_json(read_small(root, CONFIG), CONFIG) if (root / CONFIG).exists() else {}
     text = text_config(config if isinstance(config, Mapping) else {})
-    layers, vocabulary, hidden = (text.get(key) for key in ("num_hidden_layers", "vocab_size", "hidden_size"))
-    if not (isinstance(layers, int) and isinstance(vocabulary, int) and isinstance(hidden, int)):
-        message = "the target's config states no number of layers, vocabulary and hidden size"
-        raise refusal("E_CONFIG", message, file=CONFIG, fix="--target-model names the folder of the big model")
+    sizes = [text.get(key) for key in ("num_hidden_layers", "vocab_size", "hidden_size")]
+    if any(type(size) is not int or size < 1 for size in sizes):
+        return None
+    layers, vocabulary, hidden = (int(size) for size in sizes if size is not None)
     return TargetModel(text, checkpoint, Target(layers, vocabulary, hidden))
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config that describes the language model, with what only the top level states."""
-    inner = config.get("text_config")
-    if not isinstance(inner, Mapping):
+    inner = next((config[key] for key in TEXT_SECTIONS if isinstance(config.get(key), Mapping)), None)
+    if inner is None:
         return config
     shared = {key: config[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in config}
     return {**shared, **inner}

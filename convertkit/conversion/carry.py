@@ -15,6 +15,7 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import NOT_SIDE_FILES
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.failures import write_failure
+from convertkit.conversion.place import Place
 from convertkit.conversion.staging import Staging
 from convertkit.conversion.syscalls import UNSUPPORTED, Syscalls
 from convertkit.errors import ConvertError, Finding, finding, shown
@@ -69,6 +70,19 @@ def carry_over(staging: Staging) -> Carried:
             message = f"{len(names)} files of the old output are {what}: {_some(names)}"
             staging.findings.append(finding(code, "note", message, data={"files": names}))
     return Carried(tuple(carried), tuple(removed))
+
+
+def leftovers(place: Place) -> frozenset[str]:
+    """The user's own files and other entries of an old output, which ``carry_over`` will bring along unless the new
+    output has the same name. Raises ``ConvertError`` E_WRITE."""
+    if place.existing != "old" or place.kind != "folder":
+        return frozenset()
+    listed = _listed(place.out)
+    try:
+        found = [name for name, is_folder in entries(place.out) if not is_folder]
+    except OSError as error:
+        raise write_failure(error, place.out) from error
+    return frozenset(name for name in found if not _is_ours(name) and name not in listed)
 
 
 def _some(names: list[str], most: int = 8) -> str:

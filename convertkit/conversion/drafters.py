@@ -15,11 +15,10 @@ from convertkit.conversion.identify import Identity
 from convertkit.conversion.plan import Draft, Plan, Unit, settle
 from convertkit.conversion.planners import Files
 from convertkit.conversion.target import Target, eagle_taps, target_findings
-from convertkit.conversion.tiles import raise_all
 from convertkit.dialects.scheme import with_quantization
 from convertkit.dialects.writing import write_quantization
 from convertkit.drafter import FIELDS, DrafterSpec
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.fields import put
 from convertkit.layouts.forms import FORMS, Carried, Verifier, parts_of, write_config
 from convertkit.layouts.layout import Layout

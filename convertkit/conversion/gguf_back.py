@@ -14,12 +14,11 @@ from convertkit.containers.strict_json import dump_config
 from convertkit.conversion.gguf_config import check_config, rebuilt_config
 from convertkit.conversion.gguf_units import BlockWeight, Ids, Membership, Order, Recode, Source, Ungroup
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, Unit, settle
-from convertkit.conversion.tiles import raise_all
 from convertkit.dialects.scheme import strip_quantization, with_quantization
 from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import write_quantization
 from convertkit.dtypes import BLOCK_TYPES, FLOATS
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.grids.ggml.types import DECODED_TYPES
 from convertkit.layouts.drafters import DRAFTERS
 from convertkit.layouts.gguf_kinds import kind_findings

@@ -11,10 +11,9 @@ from convertkit.conversion.gguf_split import WHOLE, Split, planned_files
 from convertkit.conversion.gguf_units import Given, Ids, Order, Quantize, Recode, Regroup, Source, dtype_of, shape_of
 from convertkit.conversion.identify import Identity
 from convertkit.conversion.plan import Draft, Drop, Plan, Unit, settle
-from convertkit.conversion.tiles import raise_all
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import BLOCK_TYPES, FLOATS
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.fused import fused_groups
 from convertkit.layouts.gguf_fields import FILE_TYPES
 from convertkit.layouts.gguf_names import (

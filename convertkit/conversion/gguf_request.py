@@ -11,9 +11,8 @@ from convertkit.conversion.gguf_models import context_faults, model_faults, valu
 from convertkit.conversion.gguf_planner import GgufRequest
 from convertkit.conversion.gguf_target import EMBEDDINGS, HEADS, Target, copies_of_target, same_bytes
 from convertkit.conversion.identify import Identity
-from convertkit.conversion.tiles import raise_all
 from convertkit.drafter import DrafterSpec
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.configs import READINGS
 from convertkit.layouts.fields import read_values
 from convertkit.layouts.gguf_fields import (

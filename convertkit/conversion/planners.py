@@ -13,13 +13,12 @@ from convertkit.conversion.identify import Identity
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, Unit, settle
 from convertkit.conversion.scales import LEAST_NORMAL_SCALE, SCALES, Hints, hints_digest, hints_of
 from convertkit.conversion.selection import bundles_of, choose
-from convertkit.conversion.tiles import raise_all
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Respell, Search
 from convertkit.dialects.scheme import SECTIONS, strip_quantization, with_quantization
 from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
-from convertkit.errors import Finding, refusal
+from convertkit.errors import Finding, raise_all, refusal
 from convertkit.layouts.fused import user_groups
 
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

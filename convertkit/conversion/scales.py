@@ -11,11 +11,10 @@ import numpy as np
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.reader import Reader
-from convertkit.conversion.tiles import raise_all
 from convertkit.conversion.units import Search
 from convertkit.dialects.planes import find_packed
 from convertkit.dialects.values import global_scale_findings
-from convertkit.errors import refusal
+from convertkit.errors import raise_all, refusal
 
 LEAST_NORMAL_SCALE = 8
 """E4M3 byte of 2^-6. Marlin kernels serve smaller block scales as zero, unless a weight's largest one is small too."""

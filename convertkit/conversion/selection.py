@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from convertkit.checkpoint import Checkpoint, TensorRef
-from convertkit.conversion.tiles import raise_all
 from convertkit.dialects.spelling import GROUP
 from convertkit.dtypes import FLOATS
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.fused import Group, fused_groups
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.rules import compile_template, families, select

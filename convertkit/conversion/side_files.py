@@ -11,8 +11,7 @@ from convertkit.containers.files import open_regular, stamp_of
 from convertkit.conversion.failures import write_failure
 from convertkit.conversion.staging import Staging
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.tiles import raise_all
-from convertkit.errors import ConvertError, Finding, refusal
+from convertkit.errors import ConvertError, Finding, raise_all, refusal
 
 STEP_BYTES = 16 << 20
 """Most bytes in one system call, so that a signal is heard soon."""

@@ -18,17 +18,12 @@ from convertkit.conversion.desk import Desk
 from convertkit.conversion.gguf_units import Quantize, Recode, Regroup
 from convertkit.conversion.gridsearch import GridFact, off_grid_finding, search_grid
 from convertkit.conversion.plan import Plan, Unit
-from convertkit.conversion.tiles import (
-    bytes_view,
-    in_parallel,
-    raise_all,
-    row_tiles,
-)
+from convertkit.conversion.tiles import bytes_view, in_parallel, row_tiles
 from convertkit.conversion.units import Cast, Expand, Pack, Respell
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
 from convertkit.dtypes import DTYPES
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding, finding, raise_all
 
 INFINITY = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F80_0000}
 """Bits of +infinity: magnitudes from here on are not finite."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from convertkit.errors import ConvertError, Finding
 
 TILE_BYTES = 1 << 22
 """Bytes of a dense tile: enough for the disk and the hash, and a few of them still fit the caches."""
@@ -81,10 +79,3 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: 
     if first is not None:
         raise first
     return [future.result() for future in futures]
-
-
-def raise_all(findings: Iterable[Finding]) -> None:
-    """Raise one ``ConvertError`` with all the findings, if there are any."""
-    gathered = tuple(findings)
-    if gathered:
-        raise ConvertError(gathered)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from convertkit.checkpoint import TensorRef
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.errors import ConvertError, Finding, finding, raise_all, refusal, shown
 from convertkit.progress import Progress
 from convertkit.release.digests import Digests, sha256_all
 from convertkit.release.manifest import FileEntry, Manifest, TensorEntry, rebased
@@ -36,6 +36,29 @@ def listable(tree: Tree) -> tuple[tuple[str, ...], dict[str, str]]:
 
     Raises ``E_NAME_UNSAFE``, ``E_NOT_REGULAR``, ``E_PATH_CASE`` for what can be neither, ``E_MANIFEST_EMPTY``.
     """
+    listed, skipped = _sorted_out(tree)
+    raise_all(unlistable(tree, listed))
+    if not listed:
+        raise refusal("E_MANIFEST_EMPTY", "the folder holds no file to list", fix="name the folder of the release")
+    return tuple(listed), skipped
+
+
+def unlistable(tree: Tree, paths: Sequence[str]) -> Iterator[Finding]:
+    """What stands against listing ``paths`` of a tree: E_NAME_UNSAFE, E_NOT_REGULAR, E_PATH_CASE."""
+    yield from unsafe_names(paths)
+    for path in paths:
+        if path in tree.odd:
+            message = f"{tree.odd[path]}; it cannot be listed"
+            yield finding("E_NOT_REGULAR", "error", message, file=path, fix="remove it, or put the file itself there")
+    yield from _case_faults(paths)
+
+
+def unlistable_among(tree: Tree, names: Container[str]) -> Iterator[Finding]:
+    """The same of those entries that are among ``names``."""
+    return unlistable(tree, [path for path in _sorted_out(tree)[0] if path in names])
+
+
+def _sorted_out(tree: Tree) -> tuple[list[str], dict[str, str]]:
     skipped: dict[str, str] = {}
     listed: list[str] = []
     for path in tree.paths:
@@ -45,17 +68,7 @@ def listable(tree: Tree) -> tuple[tuple[str, ...], dict[str, str]]:
             skipped[path] = "a signature is made after the manifest"
         elif path not in OWN_FILES and path not in PARTIAL_NAMES:
             listed.append(path)
-    faults = unsafe_names(listed)
-    faults.extend(
-        finding("E_NOT_REGULAR", "error", f"{tree.odd[path]}; it cannot be listed", file=path,
-                fix="remove it, or put the file itself there") for path in listed if path in tree.odd
-    )  # fmt: skip
-    faults.extend(_case_faults(listed))
-    if faults:
-        raise ConvertError(faults)
-    if not listed:
-        raise refusal("E_MANIFEST_EMPTY", "the folder holds no file to list", fix="name the folder of the release")
-    return tuple(listed), skipped
+    return listed, skipped
 
 
 def _tool_folder(path: str) -> str:

@@ -13,10 +13,9 @@ from convertkit.conversion.drafter_units import Borrow
 from convertkit.conversion.gguf_mask import Reembed
 from convertkit.conversion.gguf_planner import GgufRequest
 from convertkit.conversion.gguf_target import EMBEDDINGS, HEADS, Target
-from convertkit.conversion.tiles import raise_all
 from convertkit.drafter import DrafterSpec
 from convertkit.dtypes import FLOATS
-from convertkit.errors import refusal
+from convertkit.errors import raise_all, refusal
 
 TORCH_NAMES: Mapping[str, str] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 

@@ -31,7 +31,7 @@ from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.release.digests import sha256_range
 from convertkit.release.follow import Background, follow, source_digests
 from convertkit.verbs.case import Case, Options, Reporter, Result
-from convertkit.verbs.line_end import judge, list_output, source_rows
+from convertkit.verbs.line_end import judge, list_output, refuse_leftovers, source_rows
 from convertkit.workers import worker_count
 
 
@@ -81,6 +81,7 @@ def carry_out(
     if options.device != "cpu":
         kernels_of(options.device)
     place = check_place(out, plan.source.paths, force=options.force, kind=kind)
+    refuse_leftovers(place)
     needed_bytes = plan.output_bytes + side_bytes(plan.source.root, plan.side_files)
     check_space(place, needed_bytes, reuse=plan.fingerprint if options.resume else None)
     # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again

@@ -8,15 +8,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convertkit.containers.files import read_small
-from convertkit.conversion.carry import CARRIED_KEY, Carried
+from convertkit.conversion.carry import CARRIED_KEY, Carried, leftovers
 from convertkit.conversion.failures import write_failure
+from convertkit.conversion.place import Place
 from convertkit.conversion.plan import Plan
 from convertkit.conversion.sink import write_small
 from convertkit.conversion.staging import Staging
-from convertkit.errors import ConvertError
+from convertkit.errors import ConvertError, raise_all
 from convertkit.hub.address import origin_of
+from convertkit.release.inventory import unlistable_among
+from convertkit.release.tree import walk
 from convertkit.verbs.case import Case, Options, Report
 from convertkit.verbs.manifest import manifest
+
+
+def refuse_leftovers(place: Place) -> None:
+    """Refuse, before any work, what an old output holds that the manifest of the new one could not list.
+
+    Raises ``ConvertError`` as the manifest would at the end: E_NAME_UNSAFE, E_NOT_REGULAR, E_PATH_CASE.
+    """
+    kept = leftovers(place)
+    if kept:
+        raise_all(unlistable_among(walk(place.out), kept))
 
 
 def source_rows(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:

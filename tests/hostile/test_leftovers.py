@@ -179,3 +179,30 @@ def test_a_report_folder_that_cannot_be_made_does_not_hide_the_verdict(tmp_path:
     assert (codes[0], codes[-1], caught.value.status) == ("E_GATE", "E_WRITE", 1)
     assert str(tmp_path / "file") in caught.value.findings[-1].message
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("pipe", "E_NOT_REGULAR"), ("two\nlines", "E_NAME_UNSAFE")])
+def test_an_old_output_that_cannot_be_listed_again_is_refused_before_any_work(
+    tmp_path: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = packed(tmp_path / "out")
+    before = listing(out)
+    if name == "pipe":
+        os.mkfifo(out / name)
+    else:
+        (out / name).write_text("the user's")
+    monkeypatch.setattr(Sink, "tensor_done", lambda *words: pytest.fail("worked before it looked"))
+    with pytest.raises(ConvertError) as caught:
+        packed(out, Options(force=True))
+    assert caught.value.code == code
+    os.remove(out / name)
+    assert listing(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_replaces_an_odd_entry_of_ours_is_not_refused(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    out = packed(tmp_path / "out")
+    os.remove(out / "config.json")
+    os.mkfifo(out / "config.json")
+    packed(out, Options(force=True))
+    assert listing(out).keys() == undisturbed.keys()

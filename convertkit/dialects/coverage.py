@@ -35,7 +35,7 @@ class NameSet:
     def __init__(self, entries: Iterable[str], unread: Iterable[str], globs: bool) -> None:
         skip = set(unread)
         self.parents = globs
-        self.entries = tuple(entries)
+        self.entries = tuple(dict.fromkeys(entries))  # blocks may state a name twice, also under two keys
         self.exact = {entry: number for number, entry in enumerate(self.entries)}
         kept = [(n, e) for n, e in enumerate(self.entries) if e not in skip and _is_pattern(e, globs)]
         syntax: Syntax = "glob" if globs else "regex"

@@ -250,6 +250,12 @@ def test_entries_that_name_nothing_are_listed() -> None:
     assert (found.severity, found.data["entries"]) == ("warning", ["model.visual.merger.linear_fc1", "re:.*visual.*"])
 
 
+def test_an_entry_that_is_stated_twice_names_its_module_both_times() -> None:
+    ignore = ["lm_head", "model.layers.0.self_attn*", "model.layers.1.self_attn.q_proj", "model.layers.1.self_attn*"]
+    block = {**modelopt(ignore), "exclude_modules": ignore}
+    assert coherence(block, causal_lm(MLP)) == []
+
+
 def test_unlisted_routers_are_a_warning_only() -> None:
     specs = [*causal_lm(MLP, layers=1), spec("model.layers.0.block_sparse_moe.gate.weight", "BF16", 4, 32)]
     ignore = ["lm_head", "model.layers.0.self_attn*"]

@@ -37,7 +37,7 @@ NVFP4_LEAVES = frozenset(("weight_packed", "weight_scale_2", "weight_global_scal
 """Planes that only NVFP4 layers have: there ``weight_scale`` holds block scales, elsewhere (FP8) one scale or one per
 row, so that a rule which is right for the one breaks the other."""
 
-MAX_RUN = 3
+MAX_RUN = 8
 """Longest run of segments whose repetition is looked for: ``model.language_model`` twice is a run of two."""
 
 MAX_LISTED = 20
@@ -151,10 +151,14 @@ def first_match(patterns: Sequence[tuple[Pattern, Pattern]], name: str) -> tuple
 
 
 def is_doubled(name: str) -> bool:
-    """Whether a run of up to three segments, not all of them numbers, is followed by itself."""
+    """Whether a run of up to eight segments, not all of them numbers, is followed by itself."""
     parts = name.split(".")
+    if len(set(parts)) == len(parts):
+        return False
     for run in range(1, MAX_RUN + 1):
         for start in range(len(parts) - 2 * run + 1):
+            if parts[start] != parts[start + run]:
+                continue
             piece = parts[start : start + run]
             if piece == parts[start + run : start + 2 * run] and not all(part.isdecimal() for part in piece):
                 return True

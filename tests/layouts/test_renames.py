@@ -84,6 +84,13 @@ def test_a_rule_applied_twice_does_nothing_the_second_time() -> None:
     assert renamed(rule, once) == once
 
 
+def test_a_rule_that_inserts_many_parts_may_be_applied_twice_too() -> None:
+    rule = ["x.{rest}=x.b.c.d.e.f.{rest}"]
+    once = renamed(rule, ["x.q.weight", "x.q.bias"])
+    assert once == ["x.b.c.d.e.f.q.weight", "x.b.c.d.e.f.q.bias"]
+    assert renamed(rule, once) == once
+
+
 def test_a_rule_that_would_double_a_name_is_refused() -> None:
     assert refused(["{rest}.w=encoder.{rest}.encoder.w"], ["a.encoder.w"]) == ["E_NAME_DOUBLED"]
 
@@ -94,6 +101,8 @@ def test_a_rule_that_would_double_a_name_is_refused() -> None:
         ("model.model.x", True),
         ("model.language_model.model.language_model.x", True),
         ("language_model.language_model.x", True),
+        ("a.b.c.d.e.a.b.c.d.e.x", True),
+        ("a.0.0.a.0.1", False),
         ("layers.0.0.x", False),
         ("model.layers.0.mlp.experts.0.w", False),
     ],

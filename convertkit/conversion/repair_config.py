@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from convertkit.checkpoint import TensorRef
 from convertkit.conversion.planners import DTYPE_KEYS, TORCH_NAMES
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
+from convertkit.dialects.planes import Planes, find_packed
 from convertkit.dialects.scheme import QUANT_FILE, SECTIONS, blocks_of, strip_quantization, with_quantization
 from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
+from convertkit.errors import ConvertError, refusal
 from convertkit.layouts.layout import config_value
 
 
@@ -31,11 +35,11 @@ def set_config(work: Work, request: RepairRequest) -> None:
     option = "--set-config"
     before = (work.config, work.quant_config)
     work.config = {key: dict(value) if isinstance(value, dict) else value for key, value in work.config.items()}
-    if work.identity.packed:
+    planes = planes_after(work)
+    if planes.packed:
         requantize(work, option)
     elif list(blocks_of(work.config)) or work.quant_config:
-        work.config, work.quant_config = strip_quantization(work.config), {}
-        work.note("W_CONFIG_SET", "the quantization config is removed: nothing here is quantized", file="config.json")
+        remove_quantization(work, option, planes)
     _set_head(work)
     _set_mtp(work)
     _set_dtype(work)
@@ -43,13 +47,46 @@ def set_config(work: Work, request: RepairRequest) -> None:
         work.effect(option)
 
 
+def planes_after(work: Work) -> Planes:
+    """What is quantized among the tensors that will be there."""
+    stored, first = work.source.tensors, work.source.files[0].name
+    files = {spec: stored[spec.name].file if spec.name in stored else first for spec in work.specs()}
+    return find_packed(replace(work.source, tensors={spec.name: TensorRef(spec, files[spec], 0) for spec in files}))
+
+
+def _refuse_unread(planes: Planes, option: str) -> None:
+    """Raise what is quantized and not understood: a config that is made without it would deny it. Stacks of packed
+    experts are understood beside linears that say how they are packed."""
+    faults = [
+        replace(item, fix=f"leave out {option}, which decides by tensors that convertkit can read")
+        for item in planes.findings
+        if item.severity == "error" and not (item.code == "E_PACK_STACKED" and planes.packed)
+    ]
+    if faults:
+        raise ConvertError(faults)
+
+
+def remove_quantization(work: Work, option: str, planes: Planes) -> None:
+    """Take the quantization config away. Raises E_UNSUPPORTED_QUANT, E_PACK_… where something is quantized."""
+    _refuse_unread(planes, option)
+    work.effect(option)
+    work.config, work.quant_config = strip_quantization(work.config), {}
+    work.note("W_CONFIG_SET", "the quantization config is removed: nothing here is quantized", file="config.json")
+
+
 def requantize(work: Work, option: str) -> None:
-    """Write the quantization config anew from the tensors that will be there."""
+    """Write the quantization config anew from the tensors that will be there. Raises as ``write_quantization``, and
+    E_UNSUPPORTED_QUANT, E_PACK_… where some of them could not be described."""
+    planes = planes_after(work)
+    _refuse_unread(planes, option)
     scheme = work.identity.scheme
     dialect = scheme.dialect if scheme is not None else default_dialect(work.identity.layout)
-    spelled = {module.spelling.dialect for module in work.identity.packed.values()}
-    if spelled != {dialect.removesuffix("-mixed")}:
-        dialect = next(iter(spelled))
+    spelled = sorted({module.spelling.dialect for module in planes.packed.values()})
+    if len(spelled) > 1:
+        message = f"linears are packed as {' and as '.join(spelled)}, which no one config describes"
+        raise refusal("E_UNSUPPORTED_QUANT", message, fix="bring them into one dialect first: convert --to")
+    if spelled and spelled != [dialect.removesuffix("-mixed")]:
+        dialect = spelled[0]
     block, document = write_quantization(
         dialect, work.specs(), work.identity.layout, kv_cache=None if scheme is None else scheme.kv_cache
     )
@@ -63,9 +100,11 @@ def requantize(work: Work, option: str) -> None:
 def _set_head(work: Work) -> None:
     if work.identity.kind not in ("causal-lm", "multimodal-lm"):
         return
-    stored = any("lm_head" in module_of(spec.name).split(".") for spec in work.specs())
+    modules = [module_of(spec.name).split(".") for spec in work.specs()]
+    stored = any("lm_head" in parts for parts in modules)
+    embedded = any(parts[-1] == "embed_tokens" for parts in modules)
     tied = config_value(work.config, "tie_word_embeddings")
-    if not stored and tied is not True:
+    if not stored and embedded and tied is not True:
         set_everywhere(work, "tie_word_embeddings", True)
     elif stored and tied is True and not _head_repeats(work):
         set_everywhere(work, "tie_word_embeddings", False)

@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from convertkit.containers.folder import open_checkpoint
-from convertkit.conversion.repair_config import module_of, requantize, set_config, set_everywhere
+from convertkit.conversion.repair_config import (
+    module_of,
+    planes_after,
+    remove_quantization,
+    requantize,
+    set_config,
+    set_everywhere,
+)
 from convertkit.conversion.repair_maps import bring_map
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
 from convertkit.conversion.surgery import plan_surgery
 from convertkit.conversion.surgery_units import Rearrange, Swap, whole
 from convertkit.conversion.tying import tie_group
 from convertkit.dialects.planes import KV_SCALES
-from convertkit.dialects.scheme import blocks_of, strip_quantization
+from convertkit.dialects.scheme import blocks_of
 from convertkit.dtypes import FLOATS
 from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.layouts.fused import Group, fused_groups, user_groups
@@ -49,7 +56,8 @@ def rebuild_index(work: Work, request: RepairRequest) -> None:
     work.effect("--rebuild-index")
     for name in work.strays:
         count = sum(ref.file == name for ref in work.source.tensors.values())
-        message = f"the old index does not name this file; its {count} tensors are taken in"
+        taken = f"its {count} tensors are taken in" if count else "other files hold all of its tensors too"
+        message = f"the old index does not name this file; {taken}"
         fix = "if it does not belong to the model, move it out of the folder first"
         work.findings.append(finding("W_SHARD_UNLISTED", "warning", message, file=name, fix=fix))
     if work.lost:
@@ -119,10 +127,7 @@ def strip_quant_residue(work: Work, request: RepairRequest) -> None:
     for name in orphans:
         work.drop(name, "scale of a weight that is stored dense", option)
     if list(blocks_of(work.config)) or work.quant_config:
-        work.effect(option)
-        work.config = strip_quantization(work.config)
-        work.quant_config = {}
-        work.note("W_CONFIG_SET", "the quantization config is removed: nothing here is quantized", file="config.json")
+        remove_quantization(work, option, planes_after(work))
 
 
 def _is_orphan(work: Work, name: str) -> bool:

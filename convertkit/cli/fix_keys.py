@@ -131,6 +131,9 @@ def _text(document: Mapping[str, Any], made: Any) -> str:
     )
     if made.action == "planned":
         lines.append("nothing was written")
-    if made.action == "edited":
-        lines.append("digests of changed files are pending unless --prove took them: run `convertkit manifest`")
+    changed = [row for row in document.get("files", ()) if row["method"] != "untouched"]
+    if changed and all(row["payload_sha256"] for row in changed):
+        lines.append("read before and after: the weights are the same")
+    elif changed:
+        lines.append("digests of changed files are pending: run `convertkit manifest`")
     return "\n".join(filter(None, lines))

@@ -5,6 +5,7 @@ Beside the files a change makes one folder::
     .convertkit-edit.new/    being written: nothing has begun, it is simply removed
     .convertkit-edit/        edit.json and the bytes of every header and small file, before and after, fsynced
     .convertkit-edit.done/   all is done, it is simply removed
+    .convertkit-edit.spare   a file that is about to take the name of another
 
 From the rename to ``.convertkit-edit`` on the change can be finished, or taken back, from the journal alone: a
 weight file has one of two sizes, which says whether its payload has been moved, and its header is written whole
@@ -53,6 +54,7 @@ from convertkit.conversion.syscalls import (
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 
 COPY_BYTES = 16 << 20
+SPARE = EDIT_FOLDER + ".spare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,11 @@ def locked_above(folder: Path) -> Iterator[None]:
         yield
 
 
-def header_room(file: WeightFile, block_bytes: int, text_bytes: int) -> int:
-    """Length of a new header of ``text_bytes`` of JSON: the old one if that is long enough, else as many whole blocks
-    more as are needed, so that the payload can be moved without being written."""
+def header_room(file: WeightFile, block_bytes: int, slack_bytes: int, text_bytes: int) -> int:
+    """Length of a new header of ``text_bytes`` of JSON and ``slack_bytes`` of room: the old one if that is long enough,
+    else as many whole blocks more as are needed, so that the payload can be moved without being written."""
     old = file.data_start - 8
-    missing = max(0, text_bytes - old)
+    missing = max(0, text_bytes + slack_bytes - old)
     return old + -(-missing // block_bytes) * block_bytes
 
 
@@ -167,8 +169,7 @@ def carry_out_edit(
         moved = _bring(root, edit, "new", stop, syscalls)
         check()
     except (OSError, ConvertError) as error:
-        _bring(root, edit, "old", Stop(), syscalls)
-        close_journal(root, syscalls)
+        _take_back(root, edit, syscalls)
         if isinstance(error, OSError):
             raise write_failure(error, root) from error
         raise
@@ -177,6 +178,17 @@ def carry_out_edit(
     except OSError as error:  # the change is whole; the next run tidies up
         raise write_failure(error, root) from error
     return moved
+
+
+def _take_back(root: Path, edit: Edit, syscalls: Syscalls) -> None:
+    """Everything as it was. Raises E_EDIT_UNFINISHED, and leaves the journal, where that fails too."""
+    try:
+        _bring(root, edit, "old", Stop(), syscalls)
+        close_journal(root, syscalls)
+    except OSError as error:
+        message = f"the change failed and cannot be taken back now: {error.strerror}"
+        fix = f"mend that, then run `convertkit fix-keys {shown(root)} --in-place --undo`"
+        raise refusal("E_EDIT_UNFINISHED", message, file=EDIT_FOLDER, fix=fix) from error
 
 
 def recover(root: Path, side: Side, syscalls: Syscalls = KERNEL) -> tuple[Finding, ...]:
@@ -218,11 +230,18 @@ def _bring(root: Path, edit: Edit, side: Side, stop: Stop, syscalls: Syscalls) -
     return moved
 
 
-def _bring_header(root: Path, edit: HeaderEdit, side: Side, stop: Stop, syscalls: Syscalls) -> Moved:
-    path, method = root / edit.name, "in place"
-    spare = root / f".{edit.name}{EDIT_FOLDER}"
+def _spare(path: Path, syscalls: Syscalls) -> Path:
+    """A free name beside ``path`` for what is to take its name. The same for every file: a name made from that of a
+    file could be too long."""
+    spare = path.parent / SPARE
     with suppress(FileNotFoundError):
         syscalls.unlink(str(spare))
+    return spare
+
+
+def _bring_header(root: Path, edit: HeaderEdit, side: Side, stop: Stop, syscalls: Syscalls) -> Moved:
+    path, method = root / edit.name, "in place"
+    spare = _spare(path, syscalls)
     fd = syscalls.open(str(path), os.O_RDWR)
     try:
         missing = edit.size_bytes(side) - os.fstat(fd).st_size
@@ -277,9 +296,7 @@ def _bring_file(root: Path, edit: FileEdit, side: Side, syscalls: Syscalls) -> N
         with suppress(FileNotFoundError):
             syscalls.unlink(str(path))
         return
-    spare = path.parent / f".{path.name}{EDIT_FOLDER}"
-    with suppress(FileNotFoundError):
-        syscalls.unlink(str(spare))
+    spare = _spare(path, syscalls)
     mode = os.stat(path).st_mode if os.path.exists(path) else None
     write_synced(spare, data, syscalls)
     if mode is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from convertkit.dialects.patterns import Matcher, Syntax, pattern_fault
+from convertkit.dialects.patterns import Matcher, PatternFault, Syntax, pattern_fault
 from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, blocks_of
 from convertkit.errors import Finding, finding
 from convertkit.layouts.renames import RenameRule, Renaming, first_match, module_rules
@@ -106,10 +106,19 @@ class _Scribe:
             found = self._renamed(entry, globs)
             self.changed += found != [entry]
             self._done[entry, globs] = found
+            fault = self._fault(entry, globs)
+            if fault is not None and self._moved:
+                self.findings.append(_unread(entry, fault, file, key))
             for new in found:
                 if not self._means_something(new, globs):
                     self.findings.append(_unmatched(entry, new, file, key))
         return list(self._done[entry, globs])
+
+    def _fault(self, entry: str, globs: bool) -> PatternFault | None:
+        """Why an entry that is an expression or a glob is not read."""
+        if globs:
+            return pattern_fault("glob", entry) if GLOB_SIGNS.search(entry) else None
+        return pattern_fault("regex", entry.removeprefix("re:")) if entry.startswith("re:") else None
 
     def _renamed(self, entry: str, globs: bool) -> list[str]:
         if _is_class(entry) and entry not in self._known:
@@ -289,6 +298,12 @@ def _spelled_out(wanted: set[str], modules: set[str], syntax: Syntax) -> list[st
                 continue
         entries.extend(family.names)
     return entries
+
+
+def _unread(entry: str, fault: PatternFault, file: str, key: str) -> Finding:
+    message = f"the entry '{entry}' has {fault}, which is not read here, so it stays as it is"
+    fix = "see that it means the same modules under their new names"
+    return finding("W_ENTRY_UNREAD", "warning", message, file=file, key=key, fix=fix, data={"entry": entry})
 
 
 def _unmatched(entry: str, new: str, file: str, key: str) -> Finding:

@@ -52,16 +52,18 @@ def edit_in_place(
     edit_note: Mapping[str, Any],
     *,
     prove: bool,
+    slack_bytes: int,
     progress: Progress,
     syscalls: Syscalls = KERNEL,
 ) -> Edited:
-    """Rename in place. The caller holds the folder's lock and has recovered what earlier runs left.
+    """Rename in place. The caller holds the folder's lock and has recovered what earlier runs left. A new header gets
+    room for ``slack_bytes`` more.
 
     ``known`` must be what the folder's manifest records; ``edit_note`` is added to its plan. Raises ``ConvertError``:
     E_NOT_IN_PLACE, E_OUT_LOCKED, E_ST_HEADER_TOO_LARGE, E_NO_SPACE, E_WRITE, E_INTERRUPTED; then nothing has changed.
     """
     root = source.root
-    headers = tuple(_header_edits(source, change.renaming))
+    headers = tuple(_header_edits(source, change.renaming, slack_bytes))
     small = dict(_small_edits(source, change))
     refuse_shared(root, [*(header.name for header in headers), *_existing(root, (*small, *OWN_FILES))])
     with stop_on_signals() as stop, ExitStack() as locks:
@@ -99,7 +101,7 @@ def _existing(root: Path, names: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if os.path.lexists(root / name)]
 
 
-def _header_edits(source: Checkpoint, renaming: Renaming) -> Iterator[HeaderEdit]:
+def _header_edits(source: Checkpoint, renaming: Renaming, slack_bytes: int) -> Iterator[HeaderEdit]:
     """The new header of every file in which a name changes: metadata and order as they were."""
     block_bytes = os.statvfs(source.root).f_bsize
     if block_bytes > MOST_BLOCK_BYTES:  # a network filesystem states its transfer size
@@ -109,7 +111,7 @@ def _header_edits(source: Checkpoint, renaming: Renaming) -> Iterator[HeaderEdit
         refs = by_file[file.name]
         if all(renaming.new_name(ref.spec.name) == ref.spec.name for ref in refs):
             continue
-        room = partial(header_room, file, block_bytes)
+        room = partial(header_room, file, block_bytes, slack_bytes)
         made = encode_ordered(renamed_specs(refs, renaming), file.metadata, room)
         fd = open_regular(source.root, file.name)
         try:

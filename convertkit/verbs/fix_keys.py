@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convertkit import __version__
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_checkpoint, refuse_unfinished
 from convertkit.containers.strict_json import paused_gc
 from convertkit.conversion.inplace import locked, recover
 from convertkit.conversion.place import check_place
@@ -86,6 +86,7 @@ def fix_keys(
         reverse,
     )
     _refuse_mixed(wanted, out, in_place, recovery, prove, quick)
+    _refuse_idle(in_place, quick, report, options)
     if not in_place:
         assert out is not None
         with paused_gc():
@@ -95,10 +96,12 @@ def fix_keys(
         raise refusal("E_USAGE", "--in-place changes a whole folder: config and index go with the weights",
                       fix=f"name the folder: {shown(root.parent)}")  # fmt: skip
     with paused_gc(), locked(root):
-        found = recover(root, SIDES[recovery or "finish"], syscalls)
+        if only_plan:
+            refuse_unfinished(root)  # even an interrupted change stays as it is
+        found = () if only_plan else recover(root, SIDES[recovery or "finish"], syscalls)
         if wanted.is_empty:
             return _recovered(found)
-        return _edit(root, wanted, prove, only_plan, report, found, options, syscalls)
+        return _edit(root, wanted, prove, only_plan, report, found, header_slack_bytes, options, syscalls)
 
 
 def _refuse_mixed(
@@ -115,6 +118,25 @@ def _refuse_mixed(
         raise refusal("E_USAGE", "--quick is for a new output, and the contrary of --prove")
     if recovery and not in_place:
         raise refusal("E_USAGE", "--recover and --undo go with --in-place")
+
+
+def _refuse_idle(in_place: bool, quick: bool, report: Any, options: Options) -> None:
+    """Raise E_USAGE for options that would do nothing: who asks for a check must not believe that it was made."""
+    if report is not None and not in_place:
+        raise refusal("E_USAGE", "--report goes with --in-place", fix="a new output holds its RENAME_REPORT.json")
+    checks = {
+        "--report-dir": options.report_dir is not None,
+        "--publish-anyway": options.publish_anyway,
+        "--engine": bool(options.engines),
+    }
+    outputs = {"--force": options.force, "--resume": options.resume, "--no-keep": not options.keep}
+    given = [name for name, is_given in {**outputs, **checks}.items() if is_given]
+    if in_place and given:
+        raise refusal("E_USAGE", f"{given[0]} is for a new output, not for --in-place", fix="leave it out")
+    unread = [name for name, is_given in checks.items() if is_given]
+    if quick and unread:
+        fix = "leave it out, and audit the output afterwards: convertkit audit OUT"
+        raise refusal("E_USAGE", f"{unread[0]} is about checks, and --quick makes none", fix=fix)
 
 
 def _parameters(change: Rename, wanted: Wanted) -> dict[str, Any]:
@@ -176,6 +198,7 @@ def _edit(
     only_plan: bool,
     report: str | os.PathLike[str] | None,
     found: tuple[Finding, ...],
+    slack_bytes: int,
     options: Options,
     syscalls: Syscalls,
 ) -> Keys:
@@ -193,7 +216,10 @@ def _edit(
     note = {"verb": "fix-keys", "parameters": words}
     if report is not None:
         check_report_place(Path(report))
-    made = edit_in_place(checkpoint, change, known, note, prove=prove, progress=options.progress, syscalls=syscalls)
+    made = edit_in_place(
+        checkpoint, change, known, note,
+        prove=prove, slack_bytes=slack_bytes, progress=options.progress, syscalls=syscalls,
+    )  # fmt: skip
     said = (*said, *made.findings)
     document, files = edited_report(
         checkpoint, change, known, made, _parameters(change, wanted), said, report is not None

@@ -76,6 +76,13 @@ def test_layers_targets_and_groups_follow_and_the_rest_stays() -> None:
     assert found["other"] == block["other"]
 
 
+@pytest.mark.parametrize("entry", [r"re:model\.(?=language_model)\w+\.visual.*", "re:(?i).*VISUAL.*"])
+def test_an_expression_that_is_not_read_is_told_and_kept(entry: str) -> None:
+    found = changed([NESTED], {"quant_method": "compressed-tensors", "ignore": [entry]})
+    assert found.config["quantization_config"]["ignore"] == [entry]
+    assert [item.code for item in found.findings] == ["W_ENTRY_UNREAD"]
+
+
 def test_what_means_nothing_is_told_and_kept() -> None:
     found = changed([NESTED], {"quant_method": "compressed-tensors", "ignore": ["re:visual.*", "model.nowhere"]})
     assert found.config["quantization_config"]["ignore"] == ["re:visual.*", "model.nowhere"]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -51,9 +51,9 @@ def gaussian(elements: int, width: int = 8192) -> Bits:
 
 def on_device(work: Callable[[], object]) -> float:
     """Least seconds of some rounds, by the device's clock."""
-    best = float("inf")
+    best, device = float("inf"), cast(Any, torch.cuda)  # its events are untyped in some releases
     for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (device.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
         end.record()

@@ -94,7 +94,9 @@ def test_every_stored_tensor_is_told(name: str) -> None:
 
 def test_every_rule_has_a_source() -> None:
     loads = [loaded(name) for name in CASES]
-    named = {item.rule for load in loads for item in (*load.refusals, *load.wrongs, *load.notes)}
+    named = {item.rule for load in loads for item in load.refusals}
+    named |= {item.rule for load in loads for item in load.wrongs}
+    named |= {item.rule for load in loads for item in load.notes}
     named |= {item.parameter.rule for load in loads for item in load.parameters}
     assert named <= set(RULES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,11 @@ def room(shape: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return np.full((shape[0], shape[1] // 2), 0x55, np.uint8), np.full((shape[0], shape[1] // 16), 0x55, np.uint8)
 
 
+def tiles(values: NDArray[np.uint16], count: int = 2) -> list[NDArray[np.uint16]]:
+    """A matrix by its rows, in ``count`` tiles if it has so many."""
+    return np.array_split(values, min(count, len(values)))
+
+
 @pytest.mark.parametrize("arithmetic", ["amax", "amax-llmcompressor"])
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize("seed", range(4))
@@ -110,9 +116,7 @@ def test_decoding_equals_the_compiled_path(place: str, dtype: str, sense: str, a
 def test_a_grid_is_found_and_packed_as_by_the_compiled_path(place: str, kind: str) -> None:
     for seed in range(5):
         values = decoded(planes(kind, SHAPES[seed % len(SHAPES)], seed))
-        sweep = lambda values=values: (values[: len(values) // 2], values[len(values) // 2 :])  # type: ignore[misc]  # noqa: E731
-        if len(values) == 1:
-            sweep = lambda values=values: (values,)  # type: ignore[misc]  # noqa: E731
+        sweep = partial(tiles, values)
         expected = recover.find_grid(sweep)
         assert recover.find_grid(sweep, device="cuda") == expected
         built = on_grid.build_grid_tables(expected.found[0].global_bits, "multiplier")
@@ -130,7 +134,7 @@ def test_parts_and_two_grids_are_found_as_by_the_compiled_path(place: str) -> No
     off = rng.random(len(part)) < 0.1
     part[off] = bf16(rng.standard_normal((int(off.sum()), 16)) * 0.02)
     for values in (np.concatenate([one, two]), part.reshape(one.shape), bf16(rng.standard_normal((64, 256)))):
-        sweep = lambda values=values: (values,)  # type: ignore[misc]  # noqa: E731
+        sweep = partial(tiles, values, count=1)
         expected = recover.find_grid(sweep, thorough=True)
         assert recover.find_grid(sweep, thorough=True, device="cuda") == expected
         if expected.found:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
-from typing import Any
+from typing import Any, cast
 
 VISION_KERNELS = ("nms", "qnms", "roi_align", "_roi_align_backward", "ps_roi_align", "_ps_roi_align_backward",
                   "roi_pool", "_roi_pool_backward", "ps_roi_pool", "_ps_roi_pool_backward", "qroi_align",
@@ -71,7 +71,7 @@ def _name_vision_kernels() -> None:
 
     if importlib.util.find_spec("torchvision") is None:
         return
-    library = torch.library.Library("torchvision", "DEF")
+    library: Any = cast(Any, torch.library).Library("torchvision", "DEF")
     for name in VISION_KERNELS:
         library.define(f"{name}(Tensor given) -> Tensor")
     importlib.import_module("torchvision")

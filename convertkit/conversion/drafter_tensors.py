@@ -13,6 +13,7 @@ from convertkit.conversion.target import Target, equals_lent
 from convertkit.conversion.units import Copy
 from convertkit.conversion.vocabulary import judge_map, mask_of
 from convertkit.drafter import DrafterSpec
+from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
 from convertkit.layouts.forms import FORMS
 from convertkit.layouts.fused import fused_groups
@@ -165,9 +166,11 @@ def _borrow(move: Move) -> None:
         lent = None if move.target is None else move.target.lends(name)
         if name in there:
             continue
-        if lent is not None and move.target is not None and move.target.weights is not None:
+        dense = lent is not None and lent.spec.dtype in FLOATS  # a packed matrix is no copy without its scales
+        if lent is not None and dense and move.target is not None and move.target.weights is not None:
             move.units.append(Borrow(move.target.weights, lent, name))
         else:
             message = f"'{name}' is left to the target: engines share it, DeepSpec's own class does not"
-            fix = "name a --target-model with weights to copy it"
+            kind = "weights" if lent is None else f"dense weights, not {lent.spec.dtype},"
+            fix = f"name a --target-model with {kind} to copy it"
             move.findings.append(finding("W_LOSS", "warning", message, tensor=name, fix=fix))

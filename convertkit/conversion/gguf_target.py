@@ -15,10 +15,10 @@ from convertkit.containers.gguf_values import Numbers, Scalar, Value
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.gguf_tokenizer import token_count, vocabulary_of_folder, vocabulary_of_gguf
+from convertkit.conversion.target import TEXT_SECTIONS
 from convertkit.conversion.tiles import byte_chunks
 from convertkit.errors import refusal
 
-TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight", "model.language_model.embed_tokens.weight",
               "language_model.model.embed_tokens.weight")  # fmt: skip
 HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")

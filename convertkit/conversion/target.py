@@ -13,6 +13,9 @@ from convertkit.errors import Finding, finding
 
 TARGET_CONFIG = "config.json"
 
+TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
+"""Where multimodal configs keep the language model's fields (transformers 5: ``PretrainedConfig.get_text_config``)."""
+
 SHARED: dict[str, tuple[str, ...]] = {
     "embed_tokens.weight": (
         "model.embed_tokens.weight",

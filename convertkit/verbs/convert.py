@@ -74,7 +74,7 @@ def convert(
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     layers = None if target_model is None else target_layers(target_model)
     files = Files(max_shard_bytes, header_slack_bytes)
-    reporters: list[Reporter] = [audit_report(options.engines)]
+    reporters: list[Reporter] = [audit_report(options.engines, target_model)]
     plan: Plan
     if row.grid != "NVFP4":
         plan = plan_expand(checkpoint, identity, ExpandRequest(row.grid, cast=True, verb="convert"), files)

@@ -67,7 +67,9 @@ def to_drafter(
         allow_loss=allow_loss,
         files=Files(max_shard_bytes, header_slack_bytes),
     )
-    return dry_run(plan) if only_plan else carry_out(plan, Path(out), [audit_report(options.engines)], options)
+    if only_plan:
+        return dry_run(plan)
+    return carry_out(plan, Path(out), [audit_report(options.engines, target_model)], options)
 
 
 def plan_to_drafter(

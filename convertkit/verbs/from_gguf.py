@@ -66,7 +66,8 @@ def from_gguf(
     plan = plan_back(checkpoint, request, max_shard_bytes, header_slack_bytes)
     if only_plan:
         return dry_run(plan)
-    return carry_out(plan, Path(out), [gguf_report(written=False), audit_report(options.engines)], options)
+    reporters = [gguf_report(written=False), audit_report(options.engines, target_model)]
+    return carry_out(plan, Path(out), reporters, options)
 
 
 def _config_of(folder: Path) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def pack_nvfp4(
         fuse: more fused groups, each ``a.{i}.to_q,a.{i}.to_k``.
         reversible_scale: choose global scales whose reciprocal inverts back, so that re-spelling is exact.
         as_served: judge the planes as this engine (a row of ``checks.served.ENGINES``) would serve them.
-        target_model: folder of the target; only EAGLE-3 drafters in ModelOpt spelling need it.
+        target_model: folder of the target; only EAGLE-3 drafters in ModelOpt spelling need it, every audit reads it.
 
     Raises:
         ConvertError: see ``docs/errors.md``; nothing is written unless the whole output is.
@@ -103,6 +103,5 @@ def pack_nvfp4(
     plan = plan_pack(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
     if only_plan:
         return dry_run(plan)
-    return carry_out(
-        plan, Path(out), [gate_report(limits, as_served, options.workers), audit_report(options.engines)], options
-    )
+    reporters = [gate_report(limits, as_served, options.workers), audit_report(options.engines, target_model)]
+    return carry_out(plan, Path(out), reporters, options)

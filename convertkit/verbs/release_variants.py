@@ -111,7 +111,7 @@ def reporters_of(recipe: Recipe, job: Job, workers: int, source_sha256: Mapping[
     makers: Mapping[str, Reporter] = {
         "FIDELITY_GATE.json": gate_report(recipe.limits),
         "DEQUANT_REPORT.json": dequant_report(reference, workers, known),
-        "LOAD_SHAPE_AUDIT.json": audit_report(),
+        "LOAD_SHAPE_AUDIT.json": audit_report(target_model=recipe.target_model),
         "GGUF_REPORT.json": gguf_report(written=True),
     }
     return [makers[name] for name in job.reports]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from convertkit.checks.audit import audit_written
 from convertkit.checks.bench import Evidence
 from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.gate import compare_checkpoints, weights_of
+from convertkit.checks.target import stated_target
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
@@ -205,13 +207,15 @@ def _against_findings(differing: Mapping[str, int | None]) -> list[Finding]:
     return found
 
 
-def audit_report(engines: Sequence[str] = ()) -> Reporter:
+def audit_report(engines: Sequence[str] = (), target_model: str | os.PathLike[str] | None = None) -> Reporter:
     """LOAD_SHAPE_AUDIT.json of what was staged, with the tensors that the plan drops and what engines would do.
 
     ``engines`` as for ``audit``: what they would refuse or serve wrong is then an error. Without any, those that the
-    output is meant for answer, and it is a warning if none of them would load it right.
+    output is meant for answer, and it is a warning if none of them would load it right. ``target_model`` is the folder
+    of a drafter's target; without it, or if its config states no sizes, what the drafter says of it is assumed.
     """
-    wanted = Wanted(parse_engines(engines), unasked=not engines)
+    target = None if target_model is None else stated_target(target_model)
+    wanted = Wanted(parse_engines(engines), target, unasked=not engines)
 
     def report(case: Case) -> Report:
         staged = case.output

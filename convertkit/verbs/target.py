@@ -11,11 +11,8 @@ from typing import Any
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.strict_json import parse_json
-from convertkit.conversion.target import Target
+from convertkit.conversion.target import TEXT_SECTIONS, Target
 from convertkit.errors import ConvertError, refusal, shown
-
-TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
-"""Where multimodal configs keep the language model's fields (transformers 5: ``PretrainedConfig.get_text_config``)."""
 
 
 def target_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:

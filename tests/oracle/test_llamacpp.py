@@ -146,8 +146,8 @@ def run(
     folder: Path, out: Path, kind: str, layers: list[int], build: str = libllama.BUILD
 ) -> dict[str, NDArray[np.float32]]:
     return libllama.logits(
-        out, build=build, target=str(folder / "target.gguf"), draft=str(folder / f"{kind}-f32.gguf"), prompt=PROMPT, block=BLOCK,
-        layers=layers, hidden=HIDDEN, vocabulary=VOCABULARY, eagle=kind == "eagle3",
+        out, build=build, target=str(folder / "target.gguf"), draft=str(folder / f"{kind}-f32.gguf"), prompt=PROMPT,
+        block=BLOCK, layers=layers, hidden=HIDDEN, vocabulary=VOCABULARY, eagle=kind == "eagle3",
     )  # fmt: skip
 
 

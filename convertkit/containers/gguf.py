@@ -81,7 +81,7 @@ def read_gguf_header(fd: int, name: str, *, first_part: bool = True) -> GgufHead
     tensor_count, key_count = _counts(cursor)
     with paused_gc():
         metadata = _metadata(cursor, key_count)
-        _check_architecture(metadata, cursor, first_part)
+        _check_architecture(metadata, cursor, first_part and not _is_later_part(metadata))
         alignment = _alignment(metadata, cursor)
         _check_vocabulary(metadata, cursor)
         entries = [_entry(cursor) for _ in range(tensor_count)]
@@ -122,6 +122,12 @@ def _metadata(cursor: Cursor, count: int) -> dict[str, Value]:
             raise cursor.fault("E_GGUF_DUP_KEY", "the key occurs twice", key=key, offset=place)
         metadata[key] = cursor.value(key)
     return metadata
+
+
+def _is_later_part(metadata: Mapping[str, Value]) -> bool:
+    """Whether the file says that it is a part of a split one, but the first, whatever its name is."""
+    value = metadata.get("split.no")
+    return isinstance(value, Scalar) and value.value != 0
 
 
 def _check_architecture(metadata: Mapping[str, Value], cursor: Cursor, required: bool) -> None:

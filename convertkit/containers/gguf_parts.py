@@ -38,7 +38,7 @@ def open_gguf(root: Path, name: str) -> GgufModel:
     number, count = _part_of(name)
     file, header = _open(root, name, number)
     no, total = _split_of(header, name)
-    if total <= 1:
+    if total <= 1 and no == 0:
         return GgufModel((file,), header.tensors, _unsplit(header.metadata))
     if no >= total or total > MAX_PARTS:
         raise refusal("E_GGUF_SPLIT", f"part {no} of {total} parts", file=name, key="split.no")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +51,11 @@ class Target:
 
 
 def open_target(place: Path) -> Target:
-    """Read a target's config, or its GGUF's header. No weight is read."""
-    if place.name.endswith(SUFFIX):
-        return _of_gguf(place, open_any(place))
+    """Read a target's config, or the header of its GGUF: a file, or a folder without a config. No weight is read."""
+    if not os.path.lexists(place / CONFIG) and (place.name.endswith(SUFFIX) or any(place.glob(f"*{SUFFIX}"))):
+        opened = open_any(place)
+        if opened.container == "gguf":
+            return _of_gguf(place, opened)
     config = parse_json(read_small(place, CONFIG), CONFIG)
     if not isinstance(config, dict):
         raise refusal("E_JSON", "the file does not hold a JSON object", file=CONFIG)

@@ -94,6 +94,36 @@ def test_what_fits_is_one_file_without_numbers(source: Path, tmp_path: Path) -> 
     assert (tmp_path / "split/model.gguf").read_bytes() == (tmp_path / "plain/model.gguf").read_bytes()
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_part_of_another_name_is_told_as_one(number: int, source: Path, tmp_path: Path) -> None:
+    to_gguf(source, tmp_path / "cut", split_max_tensors=8)
+    (tmp_path / "other.gguf").write_bytes(parts(tmp_path / "cut")[number].read_bytes())
+    with pytest.raises(ConvertError) as caught:
+        open_any(tmp_path / "other.gguf")
+    assert caught.value.code == "E_GGUF_SPLIT"
+    assert f"this is part {number + 1} of " in str(caught.value)
+
+
+def test_a_part_without_a_count_is_none(source: Path, tmp_path: Path) -> None:
+    to_gguf(source, tmp_path / "cut", split_max_tensors=8)
+    data = parts(tmp_path / "cut")[1].read_bytes()
+    (tmp_path / "other.gguf").write_bytes(data.replace(b"split.count", b"split.kount"))
+    with pytest.raises(ConvertError) as caught:
+        open_any(tmp_path / "other.gguf")
+    assert caught.value.code == "E_GGUF_SPLIT"
+
+
+@pytest.mark.parametrize("place", ["whole", "cut"])
+def test_a_folder_with_a_gguf_is_a_target(place: str, tmp_path: Path) -> None:
+    target = write_model(tmp_path / "target", "qwen3")
+    to_gguf(target, tmp_path / "whole")
+    to_gguf(target, tmp_path / "cut", split_max_tensors=30)
+    drafter = write_model(tmp_path / "dflash", "dflash")
+    to_gguf(drafter, tmp_path / "a.gguf", target_model=target)
+    to_gguf(drafter, tmp_path / "b.gguf", target_model=tmp_path / place)
+    assert (tmp_path / "b.gguf").read_bytes() == (tmp_path / "a.gguf").read_bytes()
+
+
 def test_all_parts_appear_or_none(tmp_path: Path) -> None:
     bad = values_of("model.layers.1.mlp.up_proj.weight", (256, HIDDEN), 0)
     bad[-1, -1] = np.inf

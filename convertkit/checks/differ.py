@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.gate import Weight
-from convertkit.checks.tiles import row_tiles
+from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import byte_chunks, bytes_view
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
 from convertkit.dtypes import DTYPES, FLOATS
+
+INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")
+PLAIN = (*FLOATS, "F64")
 
 STORED = "BF16"
 """What planes are rounded to where neither side is dense."""
@@ -31,7 +34,7 @@ STORED = "BF16"
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What differs in one weight. ``first`` is the flat index of the first differing element; ``largest`` the largest
-    difference of values (None if they are not floats). ``codes`` and ``scales`` count differing bytes of planes where
+    difference of values (None if they are no numbers). ``codes`` and ``scales`` count differing bytes of planes where
     both sides are packed; ``stored`` is the dtype that planes were rounded to, if they were. ``nibbles_swapped``: the
     codes are equal once the two nibbles of every byte are exchanged."""
 
@@ -67,11 +70,41 @@ def difference(desks: tuple[Desk, Desk], mine: Weight, yours: Weight) -> Differe
         return _planes(desks, mine, yours, left, right)
     if isinstance(left, TensorRef) and isinstance(right, TensorRef) and left.spec.dtype == right.spec.dtype:
         return _bits(desks, left, right)
+    if isinstance(left, TensorRef) and isinstance(right, TensorRef) and not (mine.is_float and yours.is_float):
+        return _numbers(desks, left, right)
     if not (mine.is_float and yours.is_float):
         return Difference(mine.elements, mine.elements, 0 if mine.elements else None, None)
     dense = left if isinstance(left, TensorRef) else right if isinstance(right, TensorRef) else None
     packed = isinstance(left, PackedModule) or isinstance(right, PackedModule)
     return _values(desks, mine, yours, dense.spec.dtype if dense is not None and packed else None)
+
+
+def _numbers(desks: tuple[Desk, Desk], left: TensorRef, right: TensorRef) -> Difference:
+    """Two dense tensors of two dtypes, integers and floats exactly. Others, such as FP8, have values only by a scale:
+    that their dtypes differ is all that is said."""
+    one, two = left.spec.dtype, right.spec.dtype
+    if not any(one in kind and two in kind for kind in (INTEGERS, PLAIN)):
+        return Difference(left.spec.elements, 0, None, None)
+    differing, first, largest = 0, None, 0.0
+    for start, count in flat_tiles(left.spec.elements):
+        mine, yours = _flat(desks[0], left, start, count), _flat(desks[1], right, start, count)
+        wrong = np.flatnonzero((mine != yours) & ((mine == mine) | (yours == yours)))
+        if len(wrong):
+            differing += len(wrong)
+            first = start + int(wrong[0]) if first is None else first
+            largest = max(largest, _largest(mine[wrong].astype(np.float64), yours[wrong].astype(np.float64)))
+    return Difference(left.spec.elements, differing, first, largest)
+
+
+def _flat(desk: Desk, ref: TensorRef, start: int, count: int) -> NDArray[Any]:
+    """Numbers of a dense tensor: integers as they are, floats as float64."""
+    desk.stop.check()
+    dtype = ref.spec.dtype
+    width = DTYPES[dtype].bits // 8
+    data = np.empty(count * width, np.uint8)
+    desk.reader.read_into(ref, start * width, bytes_view(data))
+    desk.progress.advance(len(data))
+    return _wide(data.view(STORAGE[dtype]), dtype) if dtype in FLOATS else data.view(DTYPES[dtype].storage)
 
 
 def _bits(desks: tuple[Desk, Desk], left: TensorRef, right: TensorRef) -> Difference:
@@ -86,11 +119,11 @@ def _bits(desks: tuple[Desk, Desk], left: TensorRef, right: TensorRef) -> Differ
         wrong = np.flatnonzero(one.view(words) != two.view(words))
         differing += len(wrong)
         first = offset // width + int(wrong[0]) if first is None else first
-        if dtype in FLOATS:
+        if dtype in (*PLAIN, *INTEGERS):
             largest = max(largest, _largest(_wide(one.view(words)[wrong], dtype), _wide(two.view(words)[wrong], dtype)))
     factor = 2 if DTYPES[dtype].bits == 4 else 1
     return Difference(left.spec.elements, differing, None if first is None else first * factor,
-                      largest if dtype in FLOATS else None)  # fmt: skip
+                      largest if dtype in (*PLAIN, *INTEGERS) else None)  # fmt: skip
 
 
 def _chunk(desk: Desk, ref: TensorRef, offset: int, length: int) -> NDArray[np.uint8]:
@@ -104,6 +137,8 @@ def _chunk(desk: Desk, ref: TensorRef, offset: int, length: int) -> NDArray[np.u
 def _wide(bits: NDArray[Any], dtype: str) -> NDArray[np.float64]:
     from convertkit.checks.reference import widened
 
+    if dtype not in FLOATS:
+        return bits.view(DTYPES[dtype].storage).astype(np.float64)
     return widened(bits.view(STORAGE[dtype]), dtype).astype(np.float64)
 
 

@@ -76,6 +76,37 @@ def test_values_are_counted_and_placed(tmp_path: Path) -> None:
     assert (row["differing"], row["elements"], row["first"], row["largest"]) == (1, 12, [1, 3], 2.5)
 
 
+NUMBERS = {
+    "I64": struct.pack("<3q", 1, -2, 2**53 + 1),
+    "U64": struct.pack("<3Q", 1, 2**64 - 2, 2**53 + 1),
+    "I32": struct.pack("<3i", 1, -2, 3),
+    "F64": struct.pack("<3d", 1, -2, 3.5),
+    "F32": struct.pack("<3f", 1, -2, 3.5),
+    "F8_E4M3": bytes((0x38, 0xC0, 0x44)),
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "differing", "first"),
+    [("I64", "I32", 1, [2]), ("I64", "U64", 1, [1]), ("F64", "F32", 0, None), ("F8_E4M3", "F32", 0, None)],
+)
+def test_numbers_of_two_dtypes_are_compared_exactly(
+    tmp_path: Path, one: str, two: str, differing: int, first: list[int] | None
+) -> None:
+    folders = [write(tmp_path / dtype, [spec("w", dtype, 3)], LM_CONFIG, values={"w": NUMBERS[dtype]})
+               for dtype in (one, two)]  # fmt: skip
+    document = found(*folders)
+    assert nonzero(document)["dtypes"] == 1
+    assert [(row["differing"], row["first"]) for row in document["values"]] == [(differing, first)] * bool(differing)
+
+
+def test_integers_have_a_largest_difference(tmp_path: Path) -> None:
+    one = write(tmp_path / "a", [spec("d2t", "I64", 3)], LM_CONFIG, values={"d2t": struct.pack("<3q", 0, 5, 9)})
+    two = write(tmp_path / "b", [spec("d2t", "I64", 3)], LM_CONFIG, values={"d2t": struct.pack("<3q", 0, 5, 2)})
+    [row] = found(one, two)["values"]
+    assert (row["differing"], row["first"], row["largest"]) == (1, [2], 7)
+
+
 def test_dtypes_differ_while_values_do_not(tmp_path: Path) -> None:
     one = write(tmp_path / "a", [spec("w.weight", "F32", 3, 4)], LM_CONFIG)
     two = write(tmp_path / "b", [spec("w.weight", "BF16", 3, 4)], LM_CONFIG)

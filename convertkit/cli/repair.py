@@ -25,7 +25,8 @@ def _pairs(context: click.Context, option: click.Parameter, words: tuple[str, ..
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{word!r} is not KEY=VALUE", ctx=context, param=option)
-        found[key] = value
+        if found.setdefault(key, value) != value:
+            raise click.BadParameter(f"{key!r} is given twice", ctx=context, param=option)
     return found
 
 

@@ -129,3 +129,11 @@ def test_an_index_can_be_the_reference(model: Path, tmp_path: Path) -> None:
     code, out, err = call("fix-keys", model, tmp_path / "out", "--like", index)
     assert code == 0, err
     assert f"rule {RULE}" in out
+
+
+def test_one_key_of_the_metadata_with_two_values_is_a_usage_error(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", causal_lm(), LM_CONFIG)
+    code, _, err = call("repair", source, tmp_path / "out", "--metadata", "a=1", "--metadata", "a=2")
+    assert code == 2
+    assert "'a' is given twice" in err
+    assert not (tmp_path / "out").exists()

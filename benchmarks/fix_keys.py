@@ -155,7 +155,8 @@ def record(folder: Path, layers: int) -> None:
 
 def child(code: str, words: Any) -> dict[str, Any]:
     """What a new process prints."""
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(words)], capture_output=True, text=True, check=True)
+    line = [sys.executable, "-c", code, json.dumps(words)]
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)  # what it complains of is shown
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

@@ -166,3 +166,10 @@ class Stop(Exception):
 def stop(stage: str, message: str, rule: str, *, tensor: str | None = None, key: str | None = None) -> Stop:
     """A ``Stop``. Use as ``raise stop(...)``."""
     return Stop(Refused(stage, message, rule, tensor, key))
+
+
+class Unknown(Stop):
+    """The tables do not describe this; nothing can be said."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(stop("config", why, "unknown").refused)

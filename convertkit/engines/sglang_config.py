@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from convertkit.engines.model import Refused, Stop, stop
-from convertkit.engines.vllm_config import FLAT_DEFAULTS, Unknown, VllmDraft, with_defaults
+from convertkit.engines.model import Refused, Stop, Unknown, stop
+from convertkit.engines.vllm_draft import FLAT_DEFAULTS, VllmDraft, with_defaults
 from convertkit.engines.vllm_params import Target
 
 ENTRIES: Mapping[str, str] = {

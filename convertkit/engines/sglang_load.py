@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.loading import Book
-from convertkit.engines.model import Fate, Filled, Load, Parameter, Stop, Wrong
+from convertkit.engines.model import Fate, Filled, Load, Parameter, Stop, Unknown, Wrong
 from convertkit.engines.sglang_config import read_draft
 from convertkit.engines.sglang_params import drafter_parameters
 from convertkit.engines.sglang_quant import Quantization, read_quantization
 from convertkit.engines.sglang_rules import RULES
 from convertkit.engines.sglang_serving import mask_refusals, serving_notes, serving_settings, serving_wrongs
 from convertkit.engines.source import Source
-from convertkit.engines.vllm_config import Unknown, VllmDraft
+from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_linear import Rank
 from convertkit.engines.vllm_params import Target
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from convertkit.engines.model import Parameter, Part, stop
 from convertkit.engines.sglang_quant import Quantization
-from convertkit.engines.vllm_config import VllmDraft
+from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_linear import Linear, Rank, linear, norm, plain, table
 from convertkit.engines.vllm_params import Target
 

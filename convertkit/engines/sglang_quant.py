@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault
-from convertkit.engines.model import stop
-from convertkit.engines.vllm_config import Unknown
+from convertkit.engines.model import Unknown, stop
 from convertkit.engines.vllm_quant import FUSED_SHARDS, Grid
 
 Ask = Callable[[str, str], Grid]

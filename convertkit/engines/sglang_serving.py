@@ -10,7 +10,7 @@ from convertkit.engines.loading import Book
 from convertkit.engines.model import Note, Refused, Setting, Wrong
 from convertkit.engines.sglang_config import nested, taps_of
 from convertkit.engines.sglang_params import eagle_features
-from convertkit.engines.vllm_config import VllmDraft
+from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_params import Target
 
 DEFAULT_BLOCK = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from convertkit.engines.model import Parameter, Part, stop
+from convertkit.engines.model import Parameter, Part, Unknown, stop
 from convertkit.engines.sglang_params import padded
 from convertkit.engines.sglang_quant import Quantization
 from convertkit.engines.sglang_target_tables import (
@@ -19,7 +19,6 @@ from convertkit.engines.sglang_target_tables import (
     Single,
     TargetTable,
 )
-from convertkit.engines.vllm_config import Unknown
 from convertkit.engines.vllm_linear import PAD_VOCABULARY, Linear, Rank, linear
 from convertkit.engines.vllm_quant import Grid
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.loading import misfit
-from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Stop, Wrong
+from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Stop, Unknown, Wrong
 from convertkit.engines.sglang_quant import Quantization, read_quantization
 from convertkit.engines.sglang_target_build import Built, Sizes, build, read_sizes
 from convertkit.engines.sglang_target_tables import TARGETS, Style, TargetTable
 from convertkit.engines.source import Source
-from convertkit.engines.vllm_config import Unknown
 from convertkit.layouts.rules import Family
 
 STACKED = (("q_proj", "qkv_proj", "q"), ("k_proj", "qkv_proj", "k"), ("v_proj", "qkv_proj", "v"),

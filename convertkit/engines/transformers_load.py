@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Shape, Wrong
+from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Shape, Unknown, Wrong
 from convertkit.engines.rules import Rule
 from convertkit.engines.rules import Source as Place
 from convertkit.engines.sglang_target_build import Sizes, read_sizes
 from convertkit.engines.source import Source
 from convertkit.engines.transformers_tables import MODELS, Model, Row
-from convertkit.engines.vllm_config import FLAT_DEFAULTS, Unknown, with_defaults
+from convertkit.engines.vllm_draft import FLAT_DEFAULTS, with_defaults
 from convertkit.engines.vllm_params import Target
 from convertkit.layouts.rules import Family
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault
-from convertkit.engines.model import stop
-from convertkit.engines.vllm_config import Unknown
+from convertkit.engines.model import Unknown, stop
 
 if TYPE_CHECKING:
     from convertkit.engines.vllm_quant import Ask, Grid

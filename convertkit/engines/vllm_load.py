@@ -7,13 +7,15 @@ The verdict, unfilled parameters and unused tensors were compared with vLLM 0.33
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.loading import Book, modules_of
-from convertkit.engines.model import Filled, Load, Note, Parameter, Refused, Stop, Wrong, stop, strange_dtype
+from convertkit.engines.model import Load, Stop, Unknown, stop, strange_dtype
 from convertkit.engines.source import Source
-from convertkit.engines.vllm_config import Unknown, VllmDraft, read_draft
+from convertkit.engines.vllm_after import check_loaded, drop_notes, dropped, kernel_notes, truncated_head, unfilled
+from convertkit.engines.vllm_config import read_draft
+from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_linear import Rank, strange
 from convertkit.engines.vllm_params import (
     Target,
@@ -42,7 +44,9 @@ _CACHE_SCALES = (
     (re.compile(r"(?<!\.attn)\.([qkv])_scale$"), r".attn.\1_scale"),
     (re.compile(r"(?<!\.attn)\.([qkv])_zero_point$"), r".attn.\1_zero_point"),
 )
+
 _MIDLAYER = re.compile(r"(?<![A-Za-z0-9_])midlayer(?=\.|\*|$)")
+
 _ENCODER = ((re.compile(r"(?<![A-Za-z0-9_])encoder\.output_norm_enc(?=\.|\*|$)"), "hidden_norm"),
             (re.compile(r"(?<![A-Za-z0-9_])encoder\.fc(?=\.|\*|$)"), "fc"))  # fmt: skip
 
@@ -50,9 +54,7 @@ PARAMETERLESS = ("rotary_emb", "attn")
 """Modules of an attention block that have no parameters."""
 
 
-def load_drafter(
-    source: Source, target: Target, ranks: int = 1, dtype: str = "BF16", tokens: int | None = None
-) -> Load:
+def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "BF16") -> Load:
     """Load a drafter in the mind. Nothing is raised: a refusal is part of the result."""
     try:
         return _load(source, target, Rank(ranks, dtype))
@@ -79,9 +81,9 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
     if source.mask_embedding and "model.mask_embedding" in parameters:
         book.filled["model.mask_embedding"] = {"": "mask_embedding.pt"}
     outcomes = book.outcomes(_borrowed(draft, target, book))
-    outcomes = _after(outcomes, draft, book)
-    notes = [*_drop_notes(book), *_kernel_notes(quantization, outcomes)]
-    wrongs = [*book.wrongs, *_dropped(book), *_unfilled(outcomes), *_vocabulary(draft, target, book)]
+    outcomes = check_loaded(outcomes, draft, book)
+    notes = [*drop_notes(book), *kernel_notes(quantization, outcomes)]
+    wrongs = [*book.wrongs, *dropped(book), *unfilled(outcomes), *truncated_head(draft, target, book)]
     wrongs += serving_wrongs(draft, target, source.config)
     settings = vllm_settings(draft, source.config)
     facts = {
@@ -261,68 +263,3 @@ def _borrowed(draft: VllmDraft, target: Target, book: Book) -> dict[str, str]:
         if not any(name in book.filled for name in planes):
             found.update(dict.fromkeys(planes, "the target's head"))
     return found
-
-
-def _after(outcomes: tuple[Filled, ...], draft: VllmDraft, book: Book) -> tuple[Filled, ...]:
-    """Checks after loading: a ModelOpt block scale that is still NaN is refused (``modelopt.py:2072``). A confidence
-    head without tensors is removed (``qwen3_dspark.py:365``)."""
-    if draft.kind == "dspark" and not any("confidence_head" in name for name in book.filled):
-        outcomes = tuple(item for item in outcomes if "confidence_head" not in item.parameter.name)
-    for item in outcomes:
-        if item.parameter.fresh == "refused later" and item.missing and item.outcome != "borrowed":
-            message = f"NVFP4 weight_scale for {item.parameter.name.rpartition('.')[0]} was never loaded (still NaN)"
-            book.refusals.append(Refused("process_weights_after_loading", message, "vllm.block-scale"))
-    return outcomes
-
-
-def _unfilled(outcomes: Iterable[Filled]) -> Iterator[Wrong]:
-    for item in outcomes:
-        if item.outcome in ("unfilled", "partly filled"):
-            what = _fresh_text(item.parameter)
-            part = f" in its share {', '.join(item.missing)}" if item.outcome == "partly filled" else ""
-            message = f"{item.parameter.name} is filled by no stored tensor{part} and stays {what}"
-            yield Wrong("E_LOAD_UNFILLED", message, item.parameter.rule, item.parameter.name)
-
-
-def _fresh_text(parameter: Parameter) -> str:
-    return {"ones": "all ones", "zeros": "all zeros"}.get(parameter.fresh, "uninitialised memory")
-
-
-def _dropped(book: Book) -> Iterator[Wrong]:
-    for name, fate in book.fates.items():
-        if fate.skipped == "unexpected bias" or fate.skipped.startswith("overwritten"):
-            message = f"the stored tensor is not used: {fate.skipped}"
-            yield Wrong("E_LOAD_DROPPED", message, "vllm.bias", name)
-
-
-def _drop_notes(book: Book) -> Iterator[Note]:
-    for name, fate in book.fates.items():
-        if fate.into is None and fate.skipped not in ("unexpected bias", "refused"):
-            harmless = fate.skipped in ("training only", "rotary cache")
-            yield Note(f"the stored tensor is not used: {fate.skipped}", "vllm.dropped", name, warning=not harmless)
-
-
-def _kernel_notes(quantization: Quantization, outcomes: Iterable[Filled]) -> Iterator[Note]:
-    """What the kernels of packed linears ask for (``kernels/linear/__init__.py:1191``, ``marlin_utils.py:222``)."""
-    if quantization.family == "none":
-        return
-    yield Note("packed linears need an NVIDIA GPU of compute capability 7.5 or newer", "vllm.capability")
-    padded = 0
-    for item in outcomes:
-        if item.parameter.dtype == "U8":
-            rows, columns = item.parameter.shape[0], item.parameter.shape[1] * 2
-            padded += not ((rows % 64 == 0 and columns % 128 == 0) or (rows % 128 == 0 and columns % 64 == 0))
-    if padded:
-        yield Note(
-            f"{padded} packed linears are padded at every call: no multiple of Marlin's tiles", "vllm.marlin-tiles"
-        )
-
-
-def _vocabulary(draft: VllmDraft, target: Target, book: Book) -> Iterator[Wrong]:
-    """A reduced vocabulary that borrows the target's head drafts ids 0 to DV - 1 (``logits_processor.py:198``)."""
-    rows = draft_vocabulary(draft)
-    head = book.parameters.get("lm_head.weight")
-    borrowed = head is not None and head.lender is not None and "lm_head.weight" not in book.filled
-    if borrowed and draft.kind != "dspark" and rows < target.vocabulary:
-        message = f"the draft vocabulary is {rows} of {target.vocabulary}, and no head is stored: the first {rows} "
-        yield Wrong("E_VOCABULARY", message + "rows of the target's head are used", "vllm.head-truncated")

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from convertkit.engines.model import stop
+from convertkit.engines.model import Unknown, stop
 from convertkit.engines.vllm_compressed import compressed_tensors
-from convertkit.engines.vllm_config import Unknown
 
 Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
 """How vLLM builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with activation

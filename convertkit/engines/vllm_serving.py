@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from convertkit.engines.model import Setting, Wrong
-from convertkit.engines.vllm_config import VllmDraft
+from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_params import Target, eagle_features
 
 

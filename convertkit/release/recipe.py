@@ -9,6 +9,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -266,10 +267,11 @@ def _reference_faults(document: Mapping[str, Any], variants: tuple[Variant, ...]
             if name not in folders:
                 yield finding("E_RECIPE", "error", f"no variant is in the folder '{shown(name)}'", file=file,
                               key=f"engines[{number}].variants")  # fmt: skip
-    for key in document.get("thresholds", {}):
-        if key not in DEFAULT_LIMITS:
-            yield finding("E_RECIPE", "error", f"none of {', '.join(DEFAULT_LIMITS)}", file=file,
-                          key=f"thresholds.{key}")  # fmt: skip
+    for key, value in document.get("thresholds", {}).items():
+        wrong = "" if isfinite(value) else f"{value} is not a finite number"
+        wrong = wrong if key in DEFAULT_LIMITS else f"none of {', '.join(DEFAULT_LIMITS)}"
+        if wrong:
+            yield finding("E_RECIPE", "error", wrong, file=file, key=f"thresholds.{key}")
     names = [Path(name).name.casefold() for name in document.get("files", ())]
     for number, name in enumerate(names):
         if name in names[:number] or name in RESERVED:

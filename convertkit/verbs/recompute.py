@@ -203,8 +203,6 @@ def _same(one: Any, other: Any) -> bool:
 def _released(work: Work, path: str) -> Iterator[Finding]:
     """The verdicts of engines."""
     report = work.reports[path]
-    wishes = report["plan"]["parameters"].get("engines", ())
-    ranks = {item["name"].lower(): item.get("tensor_parallel", 1) for item in wishes}
     if report["plan"]["parameters"].get("has_target_model") and work.target_model is None:
         yield _not_done(path, "the engines were asked beside a target that is not here", "--target-model DIR")
         return
@@ -215,7 +213,8 @@ def _released(work: Work, path: str) -> Iterator[Finding]:
             continue
         checkpoint = open_any(folder)
         asked = parse_engine(f"{row['engine']}@{row['version']}")
-        (view,) = audit_engines(checkpoint, identify(checkpoint), [asked], target, ranks.get(row["engine"], 1)).views
+        ranks = row.get("tensor_parallel", 1)
+        (view,) = audit_engines(checkpoint, identify(checkpoint), [asked], target, ranks).views
         if view["verdict"] != row["verdict"]:
             yield _differs(path, f"{row['title']} with {row['variant']}", row["verdict"], view["verdict"])
 

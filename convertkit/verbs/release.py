@@ -26,6 +26,7 @@ from convertkit.verbs.case import Options
 from convertkit.verbs.line import Clock
 from convertkit.verbs.release_checks import check_engines, check_references
 from convertkit.verbs.release_folder import assemble, finish
+from convertkit.verbs.release_foreseen import require_inputs, require_names
 from convertkit.verbs.release_run import make_variants
 from convertkit.verbs.release_variants import Job, plan_jobs, require_against
 
@@ -68,13 +69,16 @@ def release(
 
     Raises:
         ConvertError: E_RECIPE, whatever planning or making a variant raises; a report, engine or reference that
-            says no (1); a source that changed since the interrupted run (E_RESUME). Nothing is published then.
+            says no (1); a source that changed since the interrupted run (E_RESUME). Nothing is published then. Names
+            that collide, and a reference or superseded release that is not there, are found before anything is made.
     """
     made = read_recipe(recipe)
     folder = Path(recipe).parent / made.name if out is None else Path(out)
     source = open_checkpoint(made.source)
     jobs = plan_jobs(made, source)
     require_against(jobs)
+    require_names(made, jobs)
+    require_inputs(made)
     print_ = _fingerprint(made, jobs)
     if only_plan:
         check_place(folder, _sources(made, source), force=True)

@@ -47,12 +47,20 @@ def check_engines(recipe: Recipe, made: Sequence[Made]) -> Checked:
 def _ask(wish: EngineWish, one: Made, target: TargetModel | None) -> tuple[dict[str, Any], Iterator[Finding]]:
     checkpoint = open_any(one.folder)
     required = one.job.variant.folder in wish.variants
-    place = {"variant": one.job.variant.title, "title": ENGINES[wish.asked.engine.name].title, "required": required}
+    place: dict[str, Any] = {"variant": one.job.variant.title, "title": _title(wish), "required": required}
+    if wish.ranks > 1:
+        place["tensor_parallel"] = wish.ranks
     if checkpoint.container == "gguf":
         return place | _gguf_view(wish), iter(())
     audit = audit_engines(checkpoint, identify(checkpoint), [wish.asked], target, wish.ranks)
     view = {key: audit.views[0][key] for key in VIEW_KEYS}
     return place | view, _required(audit.findings, one) if required else iter(())
+
+
+def _title(wish: EngineWish) -> str:
+    """The engine, and on how many ranks where that is said: one may be asked on several."""
+    title = ENGINES[wish.asked.engine.name].title
+    return title if wish.ranks == 1 else f"{title} (tensor parallel {wish.ranks})"
 
 
 def _gguf_view(wish: EngineWish) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def test_a_good_recipe_resolves_paths_and_keeps_none_in_the_record(tmp_path: Pat
         ('variants = ["bf16"]', 'variants = ["f16"]', "engines[1].variants"),
         ('name = "sglang"', 'name = "ollama"', "engines[1]"),
         ("[card]", "[thresholds]\nmax_charm = 1\n[card]", "thresholds.max_charm"),
+        ("[card]", "[thresholds]\nmax_rel_rms = nan\n[card]", "thresholds.max_rel_rms"),
+        ("[card]", "[thresholds]\nmin_sqnr = -inf\n[card]", "thresholds.min_sqnr"),
         ("[card]", '[[references]]\nname = "x"\npath = "y"\nvariant = "f16"\n[card]', "references[0].variant"),
         ('"drafter/NOTICE"', '"drafter/README.md"', "files[1]"),
         ('base_model_relation = "finetune"', 'base_model_relation = "cousin"', "card.base_model_relation"),

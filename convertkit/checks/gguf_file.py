@@ -37,6 +37,7 @@ from convertkit.layouts.gguf_names import (
     expected_names,
     from_gguf,
 )
+from convertkit.layouts.gguf_vocabulary import MODEL, TOKENS, vocabulary_faults
 from convertkit.layouts.layout import evaluate
 
 USE = {"stage": "use"}
@@ -106,7 +107,7 @@ def _typed(value: Value, kind: str, suffix: str) -> bool:
 
 def _count_findings(view: View) -> Iterator[Finding]:
     """Numbers that llama.cpp compares with each other while it loads."""
-    arch, tokens = view.arch.name, view.metadata.get("tokenizer.ggml.tokens")
+    arch, tokens = view.arch.name, view.metadata.get(TOKENS)
     used, experts = view.number("expert_used_count"), view.number("expert_count")
     if used is not None and experts is not None and used > experts:
         yield finding("E_GGUF_METADATA", "error", f"{used} of {experts} experts are used",
@@ -129,7 +130,7 @@ def _symbols(view: View) -> dict[str, int]:
         symbols["hv"] = view.number("attention.value_length") or symbols["hd"]
         symbols["in"] = symbols["H"] * (2 if view.arch.name == "eagle3" else 1)
         symbols["Ht"] = view.number("target_hidden_size") or symbols["H"]
-    tokens = view.metadata.get("tokenizer.ggml.tokens")
+    tokens = view.metadata.get(TOKENS)
     if isinstance(tokens, Strings):
         symbols["V"] = len(tokens)
         ids = view.specs.get("d2t")
@@ -195,14 +196,16 @@ def _scalar_findings(view: View, name: str) -> Iterator[Finding]:
 
 
 def _vocabulary_findings(view: View) -> Iterator[Finding]:
-    tokens = view.metadata.get("tokenizer.ggml.tokens")
-    for key in ("tokenizer.ggml.model", "tokenizer.ggml.tokens"):
+    tokens = view.metadata.get(TOKENS)
+    for key in (MODEL, TOKENS):
         if key not in view.metadata:
             yield finding("E_GGUF_TOKENIZER", "error", "llama.cpp needs a vocabulary", key=key)
-    kind = view.metadata.get("tokenizer.ggml.model")
+    kind = view.metadata.get(MODEL)
     if isinstance(kind, Scalar) and kind.value not in VOCABULARIES:
         yield finding("E_GGUF_TOKENIZER", "error", f"llama.cpp knows no vocabulary '{kind.value}'",
-                      key="tokenizer.ggml.model")  # fmt: skip
+                      key=MODEL)  # fmt: skip
+    for stage, message in vocabulary_faults(view.metadata).items():
+        yield finding("E_GGUF_TOKENIZER", "error", message, key=TOKENS, data=USE if stage == "use" else None)
     flags = (item for item in view.metadata if item.startswith("tokenizer.ggml.add_"))
     for key in flags:
         value = view.metadata[key]

@@ -19,6 +19,7 @@ from convertkit.conversion.gguf_tokenizer import token_count, vocabulary_of_fold
 from convertkit.conversion.target import TEXT_SECTIONS
 from convertkit.conversion.tiles import byte_chunks
 from convertkit.errors import refusal
+from convertkit.layouts.gguf_vocabulary import vocabulary_faults
 
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight", "model.language_model.embed_tokens.weight",
               "language_model.model.embed_tokens.weight")  # fmt: skip
@@ -41,12 +42,12 @@ class Target:
 
     def vocabulary(self, size: int, pre: str | None) -> dict[str, Value]:
         """The ``tokenizer.*`` keys for a model of ``size`` tokens. Raises ``E_TOKENIZER``."""
-        if self.gguf is None:
-            return vocabulary_of_folder(self.place, size, pre)
-        keys = vocabulary_of_gguf(self.gguf)
+        keys = vocabulary_of_folder(self.place, size, pre) if self.gguf is None else vocabulary_of_gguf(self.gguf)
         if token_count(keys) != size:
             raise refusal("E_TOKENIZER", f"the target's GGUF has {token_count(keys):,} tokens, the model {size:,} rows",
                           file=self.place.name)  # fmt: skip
+        for message in vocabulary_faults(keys).values():
+            raise refusal("E_TOKENIZER", message, file=self.place.name, fix="correct the tokenizer's files")
         return keys
 
 

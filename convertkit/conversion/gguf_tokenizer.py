@@ -33,6 +33,7 @@ SPECIAL_TOKENS: Mapping[str, str] = {
 """Names in ``tokenizer_config.json`` and the keys of a GGUF, the misspelt one included (gguf 0.19.0 ``Keys``)."""
 
 DOCUMENT = "tokenizer.json"
+TEMPLATE = "chat_template.jinja"
 MAX_TOKENS = 1 << 24
 PAD_SCORE = -10_000.0
 ADDED_SCORE = -1_000.0
@@ -86,7 +87,12 @@ def _check_size(highest: int, size: int, file: str) -> None:
 def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tuple[dict[str, Value], dict[str, int]]:
     file, model = DOCUMENT, document.get("model", {})
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocabulary, dict) or model.get("byte_fallback") or model.get("type", "BPE") != "BPE":
+    if (
+        not isinstance(vocabulary, dict)
+        or not vocabulary
+        or model.get("byte_fallback")
+        or model.get("type", "BPE") != "BPE"
+    ):
         raise _refuse(
             "no byte-level BPE tokenizer", file, "copy the vocabulary from a GGUF: --target-model TARGET.gguf"
         )
@@ -100,6 +106,8 @@ def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tupl
     for row in vocabulary.items():
         token, number = _token(*row, size, file)
         ids[token] = number
+        if types[number] != UNUSED:
+            raise _refuse(f"tokens {tokens[number]!r} and {token!r} have the same number", file, "fetch the file again")
         tokens[number], types[number] = token, NORMAL
     for added in _rows(document.get("added_tokens")):
         token, number = _token(added.get("content"), added.get("id"), size, file)
@@ -180,11 +188,11 @@ def _sentencepiece(folder: Path, settings: Mapping[str, Any], size: int) -> tupl
 
 
 def _decoder(settings: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Added tokens of ``tokenizer_config.json`` in the order of their numbers."""
+    """Added tokens of ``tokenizer_config.json`` in the order of their numbers; twenty digits are too large already."""
     rows = settings.get("added_tokens_decoder")
     listed = rows.items() if isinstance(rows, dict) else ()
     return sorted(
-        ((int(key), row) for key, row in listed if key.isdecimal() and isinstance(row, dict)), key=itemgetter(0)
+        ((int(key[:20]), row) for key, row in listed if key.isdecimal() and isinstance(row, dict)), key=itemgetter(0)
     )
 
 
@@ -219,8 +227,11 @@ def _named(settings: Mapping[str, Any], name: str) -> str | None:
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     """Copied as text; nothing ever renders it here."""
-    if os.path.lexists(folder / "chat_template.jinja"):
-        return read_small(folder, "chat_template.jinja", 1 << 24).decode()
+    if os.path.lexists(folder / TEMPLATE):
+        try:
+            return read_small(folder, TEMPLATE, 1 << 24).decode()
+        except UnicodeDecodeError:
+            raise _refuse("the chat template is not UTF-8", TEMPLATE, "fetch the file again") from None
     template = settings.get("chat_template", _json(folder, "chat_template.json").get("chat_template"))
     if isinstance(template, list):
         named = {row.get("name"): row.get("template") for row in template if isinstance(row, dict)}

@@ -12,7 +12,7 @@ import pytest
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf import encode_gguf_header
-from convertkit.containers.gguf_values import Scalar, Value, numbers, u32
+from convertkit.containers.gguf_values import Scalar, Strings, Value, numbers, strings, u32
 from convertkit.containers.reader import Reader
 from convertkit.conversion import gguf_planner
 from convertkit.errors import ConvertError
@@ -104,9 +104,20 @@ def fewer_tokens(metadata: Metadata, tensors: Tensors) -> None:
     metadata["tokenizer.ggml.tokens"] = numbers_to_strings(480)
 
 
-def numbers_to_strings(count: int) -> Value:
-    from convertkit.containers.gguf_values import strings
+def with_tokens(new: dict[int, str]) -> Callable[[Metadata, Tensors], None]:
+    def change(metadata: Metadata, tensors: Tensors) -> None:
+        kept = metadata["tokenizer.ggml.tokens"]
+        assert isinstance(kept, Strings)
+        metadata["tokenizer.ggml.tokens"] = strings([new.get(i, token) for i, token in enumerate(kept)])
 
+    return change
+
+
+def of_sentencepiece(metadata: Metadata, tensors: Tensors) -> None:
+    metadata["tokenizer.ggml.model"] = Scalar("str", "llama")
+
+
+def numbers_to_strings(count: int) -> Value:
     return strings([f"t{i}" for i in range(count)])
 
 
@@ -136,6 +147,10 @@ WRONG: dict[str, tuple[str, Callable[[Metadata, Tensors], None], str]] = {
     "a wrong shape": ("qwen3", with_key("qwen3.feed_forward_length", u32(384)), "E_LAYOUT_SHAPE"),
     "alignment 8": ("llama", with_key("general.alignment", u32(8)), "E_GGUF_METADATA"),
     "no vocabulary": ("llama", without("tokenizer.ggml.tokens"), "E_GGUF_TOKENIZER"),
+    "a token twice": ("llama", with_tokens({300: "[PAD400]"}), "E_GGUF_TOKENIZER"),
+    "two tokens alike up to a zero byte": ("llama", with_tokens({300: "[PAD400]\0x"}), "E_GGUF_TOKENIZER"),
+    "a token named as an empty one": ("llama", with_tokens({400: "[EMPTY_401]", 401: ""}), "E_GGUF_TOKENIZER"),
+    "bytes without a token": ("llama", of_sentencepiece, "E_GGUF_TOKENIZER"),
     "four tapped layers of EAGLE-3": ("eagle3", with_layers("eagle3", "i32", 1, 2, 3, 4), "E_GGUF_METADATA"),
 }  # fmt: skip
 

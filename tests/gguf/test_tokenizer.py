@@ -13,7 +13,8 @@ from convertkit.containers.gguf_values import plain
 from convertkit.conversion.gguf_pretokenizer import recognise
 from convertkit.conversion.gguf_tokenizer import vocabulary_of_folder
 from convertkit.errors import ConvertError
-from tests.gguf.models import QWEN2_SPLIT, byte_tokens, write_tokenizer
+from convertkit.verbs.to_gguf import to_gguf
+from tests.gguf.models import QWEN2_SPLIT, byte_tokens, write_model, write_tokenizer
 
 LLAMA3_SPLIT = QWEN2_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)
 
@@ -135,6 +136,8 @@ BROKEN: dict[str, dict[str, Any]] = {
     "a merge of numbers": {"model": {"vocab": {"a": 0}, "merges": [[1, 2]]}},
     "a merge of one": {"model": {"vocab": {"a": 0}, "merges": ["a"]}},
     "a number that is text": {"model": {"vocab": {"a": "0"}, "merges": []}},
+    "two tokens of one number": {"model": {"vocab": {"a": 0, "b": 0}, "merges": []}},
+    "no token": {"model": {"vocab": {}, "merges": []}},
 }
 
 
@@ -212,3 +215,51 @@ def test_what_cannot_be_a_vocabulary_is_refused(fault: str, tmp_path: Path) -> N
     with pytest.raises(ConvertError) as caught:
         vocabulary(tmp_path, size)
     assert caught.value.code == "E_TOKENIZER"
+
+
+def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConvertError) as caught:
+        vocabulary(tmp_path)
+    assert caught.value.code == "E_TOKENIZER"
+
+
+def test_a_number_of_many_digits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(piece("<unk>", 0.0, 2))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"added_tokens_decoder": {"1" * 5000: {"content": "x"}}})
+    )
+    with pytest.raises(ConvertError) as caught:
+        vocabulary(tmp_path, 4)
+    assert caught.value.code == "E_TOKENIZER"
+
+
+@pytest.mark.parametrize(
+    "added", [(400, "A"), (400, "[PAD401]"), (400, "a\0b")], ids=["of the vocabulary", "a filler", "zero byte"]
+)
+def test_tokens_that_llama_cpp_takes_for_one_are_refused(added: tuple[int, str], tmp_path: Path) -> None:
+    """It would abort at loading."""
+    source = write_model(tmp_path / "m", "qwen3")
+    number, content = added
+    rows = json.loads((source / "tokenizer.json").read_text())["added_tokens"]
+    edit(source / "tokenizer.json", added_tokens=[*rows, {"id": number, "content": content, "special": False}])
+    with pytest.raises(ConvertError) as caught:
+        to_gguf(source, tmp_path / "m.gguf")
+    assert caught.value.code == "E_TOKENIZER"
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_sentencepiece_model_needs_a_token_for_each_byte(tmp_path: Path) -> None:
+    """llama.cpp aborts at a text with another."""
+    source = write_model(tmp_path / "m", "llama")
+    pieces = [piece("<unk>", 0.0, 2), *(piece(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256) if byte != 65)]
+    for more, right in ((b"", False), (piece("A", -1.0), True)):
+        (source / "tokenizer.model").write_bytes(b"".join(pieces) + more)
+        if right:
+            to_gguf(source, tmp_path / "m.gguf")
+            continue
+        with pytest.raises(ConvertError) as caught:
+            to_gguf(source, tmp_path / "m.gguf")
+        assert caught.value.code == "E_TOKENIZER"
+        assert "<0x41>" in str(caught.value)

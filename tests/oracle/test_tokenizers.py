@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from convertkit.checks import gguf_file
 from convertkit.containers.folder import open_any
-from convertkit.containers.gguf_values import plain
+from convertkit.containers.gguf_values import plain, strings, text
+from convertkit.conversion import gguf_target
 from convertkit.conversion.gguf_pretokenizer import DIGIT, GPT2, PRE_TOKENIZERS
+from convertkit.conversion.gguf_tokenizer import vocabulary_of_folder
 from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import VOCABULARY, write_model
 from tests.oracle import libllama
@@ -128,3 +131,19 @@ def test_sentencepiece_tokens_are_those_of_the_library(prefix: bool, tmp_path: P
     library = spm.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
     expected = [[library.bos_id(), *library.encode(text)] for text in TEXTS]
     assert libllama.tokens(tmp_path, tmp_path / "m.gguf", TEXTS) == expected
+
+
+@pytest.mark.parametrize("stage", ["load", "use"])
+def test_llama_cpp_aborts_on_what_is_refused(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token twice, at loading; a sentencepiece model without a byte, at a text that has it."""
+    source = write_model(tmp_path / "m", "llama")
+    monkeypatch.setattr(gguf_target, "vocabulary_faults", lambda vocabulary: {})
+    monkeypatch.setattr(gguf_file, "vocabulary_faults", lambda vocabulary: {})
+    right = vocabulary_of_folder(source, VOCABULARY)
+    tokens = [f"<0x{i:02X}>" if i < 256 else f"t{i}" for i in range(VOCABULARY)]
+    tokens[400 if stage == "load" else 65] = "t500" if stage == "load" else "other"
+    wrong = {**right, "tokenizer.ggml.model": text("llama"), "tokenizer.ggml.tokens": strings(tokens)}
+    monkeypatch.setattr(gguf_target, "vocabulary_of_folder", lambda *given: wrong)
+    to_gguf(source, tmp_path / "m.gguf")
+    with pytest.raises(AssertionError, match="token_to_id" if stage == "load" else "unordered_map"):
+        libllama.tokens(tmp_path, tmp_path / "m.gguf", ["A"])

@@ -1,8 +1,8 @@
 """Reading a model card back: every size, digest, tensor count and exactness that it states, compared with the files.
 
-Tables are known by their column names (those that ``release.card`` writes); in running text a digest is any 64 hex
-digits, and ``N bytes``, ``N tensors``, ``N differing elements`` and ``N of M elements differ`` are claims. What a card
-says about anything else is not looked at.
+Tables are known by their column names (those that ``release.card`` writes); the answers of engines are compared too.
+In running text a digest is any 64 hex digits, and ``N bytes``, ``N tensors``, ``N differing elements`` and ``N of M
+elements differ`` are claims. What a card says about anything else is not looked at.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convertkit.errors import Finding, finding, shown
+from convertkit.release.card_lines import card_lines
 from convertkit.release.paths import folder_of
 from convertkit.release.summary import EXPANSION, GATE, grid_of
 from convertkit.release.words import SIZE, size_fits
@@ -22,7 +23,6 @@ NUMBER = r"(?<![0-9.,])([0-9][0-9,]*)"
 BYTES = re.compile(NUMBER + r" bytes\b")
 TENSORS = re.compile(NUMBER + r" tensors\b")
 DIFFERING = re.compile(NUMBER + r"(?: of ([0-9][0-9,]*))? (?:differing elements|elements differ)\b")
-FENCE = re.compile(r"^(```|~~~)")
 WEIGHTS = (".safetensors", ".gguf")
 FIX = "make the card anew from the reports, or correct it, then run `convertkit manifest`"
 
@@ -30,13 +30,15 @@ FIX = "make the card anew from the reports, or correct it, then run `convertkit 
 @dataclass(frozen=True)
 class Reality:
     """What a card is compared with. Paths are those that the card uses. ``sizes`` in bytes and ``digests`` of files;
-    ``tensors`` counts by weight file; ``known`` are all other digests of the release; ``reports`` with their rows."""
+    ``tensors`` counts by weight file; ``known`` are all other digests of the release; ``reports`` with their rows;
+    ``engines`` are answers by title, version and folder."""
 
     sizes: Mapping[str, int]
     digests: Mapping[str, str]
     tensors: Mapping[str, int]
     known: frozenset[str] = frozenset()
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    engines: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
     def weights_of(self, folder: str) -> list[str]:
         """Weight files that lie in a folder itself."""
@@ -70,44 +72,12 @@ def check_card(data: bytes, path: str, reality: Reality) -> CardCheck:
 
 def _claims(text: str, reality: Reality) -> Iterator[str]:
     """Each claim as an empty string if it is so, else as what is wrong."""
-    lines = _without_front_matter(text.splitlines())
     exact = {name: exactness_of(name.rpartition("/")[2], report) for name, report in reality.reports.items()}
-    columns: list[str] | None = None
-    fenced = False
-    for number, line in enumerate(lines):
-        if FENCE.match(line.lstrip()):
-            fenced = not fenced
-        cells = _cells(line)
-        following = lines[number + 1] if number + 1 < len(lines) else ""
-        if not fenced and cells is not None and _is_rule(following):
-            columns = [cell.lower() for cell in cells]
-        elif not fenced and cells is not None and columns is not None and not _is_rule(line):
-            yield from _row_claims(dict(zip(columns, cells, strict=False)), reality, exact)
-        elif cells is None:
-            columns = None
-        yield from _digest_claims(line, reality)
-        if not fenced and cells is None:
-            yield from _text_claims(line, reality, exact)
-
-
-def _without_front_matter(lines: list[str]) -> list[str]:
-    if lines and lines[0].strip() == "---" and "---" in lines[1:]:
-        return lines[lines.index("---", 1) + 1 :]
-    return lines
-
-
-def _cells(line: str) -> list[str] | None:
-    """The cells of a table's row without code marks, or None."""
-    inner = line.strip()
-    if not (inner.startswith("|") and inner.endswith("|") and len(inner) > 1):
-        return None
-    parts = re.split(r"(?<!\\)\|", inner[1:-1])
-    return [part.strip().strip("`").replace("\\|", "|").strip() for part in parts]
-
-
-def _is_rule(line: str) -> bool:
-    cells = _cells(line)
-    return bool(cells) and all(re.fullmatch(r":?-{2,}:?", cell) for cell in cells or ())
+    for line in card_lines(text):
+        yield from _row_claims(line.row, reality, exact)
+        yield from _digest_claims(line.text, reality)
+        if line.is_text:
+            yield from _text_claims(line.text, reality, exact)
 
 
 def _whole(text: str) -> int | None:
@@ -157,6 +127,8 @@ def _row_claims(
         yield from _number_claims(row["folder"], row, size, sum(reality.tensors.get(path, 0) for path in weights))
     elif "report" in row and "differing elements" in row:
         yield from _report_claims(row, reality, exact)
+    elif "folder" in row and "engine" in row and "answer" in row:
+        yield from _engine_claims(row, reality)
 
 
 def _file_claims(path: str, row: Mapping[str, str], reality: Reality) -> Iterator[str]:
@@ -195,3 +167,15 @@ def _report_claims(
         if column in row:
             right = _whole(row[column]) == value
             yield "" if right else f"'{shown(name)}' shows {value:,} {column}, not {shown(row[column])}"
+
+
+def _engine_claims(row: Mapping[str, str], reality: Reality) -> Iterator[str]:
+    """The answer of an engine is that of RELEASE_REPORT.json, where there is one."""
+    if not reality.engines:
+        return
+    name = (row["engine"], row.get("version", ""), row["folder"])
+    said = reality.engines.get(name)
+    if said is None:
+        yield f"no report says what {shown(' '.join(name))} does"
+    else:
+        yield "" if row["answer"] == said else f"{shown(' '.join(name))}: the report says '{said}'"

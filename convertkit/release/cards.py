@@ -10,11 +10,12 @@ from typing import Any
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.files import read_small
 from convertkit.errors import ConvertError, Finding, finding
+from convertkit.release.card import VERDICTS
 from convertkit.release.card_check import CardCheck, Reality, check_card
 from convertkit.release.expected import Expected
 from convertkit.release.manifest_reader import read_manifest
-from convertkit.release.paths import MANIFEST, folder_of
-from convertkit.release.summary import EXPANSION, GATE, read_report
+from convertkit.release.paths import MANIFEST, folder_of, join
+from convertkit.release.summary import EXPANSION, GATE, RELEASE_REPORT, read_report
 
 CARD = "README.md"
 
@@ -47,6 +48,7 @@ def check_cards(
             _below(counts, base),
             known,
             _below(reports, base),
+            _answers(root, join(base, RELEASE_REPORT), present),
         )
         found = check_card(read_small(root, path), path, whole)
         claims += found.claims
@@ -69,6 +71,17 @@ def _reports(root: Path, present: Iterable[str], findings: list[Finding]) -> dic
             except ConvertError as error:
                 findings.extend(error.findings)
     return reports
+
+
+def _answers(root: Path, path: str, present: Sequence[str]) -> dict[tuple[str, str, str], str]:
+    """What each engine does, in the words of a card, by title, version and folder; nothing without a sound report."""
+    if path not in present:
+        return {}
+    try:
+        rows = read_report(root, path)["summary"]["engines"]
+    except ConvertError:
+        return {}  # what is wrong with it is told by ``claims``
+    return {(row["title"], row["version"], row["variant"]): VERDICTS[row["verdict"]] for row in rows}
 
 
 def _other_digests(root: Path, present: Iterable[str], expected: Expected) -> frozenset[str]:

@@ -14,6 +14,7 @@ REALITY = Reality(
     tensors={"model.safetensors": 111, "bf16/model.safetensors": 81},
     known=frozenset({"c" * 64}),
     reports={"bf16/DEQUANT_REPORT.json": {"summary": {"elements": 1000, "differing": 0}}},
+    engines={("vLLM", "1.0", "."): "loads", ("vLLM", "1.0", "bf16/"): "does not load it"},
 )
 CARD = f"""---
 license: "apache-2.0"
@@ -95,3 +96,43 @@ def test_a_report_that_was_not_downloaded_is_no_fault() -> None:
 def test_a_size_is_read_back_as_it_was_said(size: int) -> None:
     assert size_fits(size_text(size), size)
     assert not size_fits(size_text(size), size * 2 + 1)
+
+
+BARE = """
+file | bytes
+- | -:
+`model.safetensors` | {}
+"""
+SHORT_RULE = "| report | differing elements |\n| - | -: |\n| `bf16/DEQUANT_REPORT.json` | {} |\n"
+NO_FENCE = "``` `not a fence` ```\n" + SHORT_RULE
+LONG_FENCE = "````\n```\n````\n" + SHORT_RULE
+INDENTED = "    ```\n\n" + SHORT_RULE
+RAGGED = "| report | differing elements |\n| --- | --: |\n`bf16/DEQUANT_REPORT.json` | {}\n"
+BOLD = "| report | differing elements |\n| --- | --: |\n| bf16/DEQUANT_REPORT.json | **{}** |\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "true", "false"),
+    [
+        (BARE, "1,926,977,716", "1,926,977,717"),
+        *((text, "0", "5") for text in (SHORT_RULE, NO_FENCE, LONG_FENCE, INDENTED, RAGGED, BOLD)),
+        ("| a |\n| with {} tensors |\n", "111", "112"),
+    ],
+)
+def test_tables_are_those_that_a_reader_sees(text: str, true: str, false: str) -> None:
+    assert messages(text.format(true)) == []
+    assert check_card(text.format(true).encode(), "README.md", REALITY).claims > 0
+    assert len(messages(text.format(false))) == 1
+
+
+@pytest.mark.parametrize("text", ["```\n{}\n```\n", "~~~ text\n```\n{}\n~~~\n", "```\n{}"])
+def test_code_is_no_claim(text: str) -> None:
+    assert messages(text.format("112 tensors\n" + SHORT_RULE.format("5"))) == ["nothing on the card could be compared"]
+
+
+def test_answers_of_engines_are_those_of_the_report() -> None:
+    table = "| engine | version | folder | answer |\n| --- | --- | --- | --- |\n| vLLM | 1.0 | `{}` | {} |\n"
+    assert messages(table.format(".", "loads")) == []
+    assert messages(table.format("bf16/", "does not load it")) == []
+    assert len(messages(table.format("bf16/", "loads"))) == 1
+    assert len(messages(table.format("ct/", "loads"))) == 1

@@ -11,7 +11,7 @@ from convertkit.conversion.identify import Identity
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.agreement import Statement, reader_finding, reader_findings
 from convertkit.errors import Finding, finding
-from convertkit.layouts.reading import stated_spec
+from convertkit.layouts.reading import stated_spec, unstated
 from convertkit.layouts.rules import without_model
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def drafter_findings(checkpoint: Checkpoint, identity: Identity, reader: Reader 
         return
     spec, faults = stated
     yield from faults
+    if not faults and spec.algorithm != "mtp":
+        yield from unstated(spec)
     yield from reader_findings(Statement(identity.layout, checkpoint.config, checkpoint.tensors), spec)
     yield from _counts(spec)
     yield from mask_embedding_findings(checkpoint, spec)

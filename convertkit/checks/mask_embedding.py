@@ -11,7 +11,7 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.drafter import DrafterSpec
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding, finding, shown
 
 MASK_EMBEDDING = "mask_embedding.pt"
 
@@ -27,16 +27,19 @@ def mask_embedding_findings(checkpoint: Checkpoint, spec: DrafterSpec) -> Iterat
     except Exception as error:  # torch raises many kinds
         yield _fault(f"the file cannot be read as weights only: {type(error).__name__}")
         return
-    token = None
     if isinstance(stored, Mapping):
-        token, stored = stored.get("mask_token_id"), stored.get("embedding")
+        if "mask_token_id" in stored:
+            token = stored["mask_token_id"]
+            if spec.mask_token is not None and (type(token) is not int or token != spec.mask_token):
+                yield _fault(f"the file is for token {shown(repr(token))}, the config states {spec.mask_token}")
+        stored = stored.get("embedding")
     if not isinstance(stored, torch.Tensor):
         yield _fault("the file holds no tensor")
         return
     if spec.hidden is not None and stored.numel() != spec.hidden:
         yield _fault(f"the embedding has {stored.numel()} numbers, the drafter is {spec.hidden} wide")
-    if token is not None and spec.mask_token is not None and int(token) != spec.mask_token:
-        yield _fault(f"the file is for token {int(token)}, the config states {spec.mask_token}")
+    elif not bool(torch.isfinite(stored).all()):
+        yield _fault("the embedding holds values that are not finite")
 
 
 def _fault(message: str) -> Finding:

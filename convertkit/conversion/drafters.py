@@ -21,8 +21,9 @@ from convertkit.drafter import FIELDS, DrafterSpec
 from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.fields import put
 from convertkit.layouts.forms import FORMS, Carried, Verifier, parts_of, write_config
-from convertkit.layouts.layout import Layout
-from convertkit.layouts.reading import BORROWABLE, stated_spec, with_tensors
+from convertkit.layouts.layout import Layout, config_value
+from convertkit.layouts.meaning import SLIDING, window_of
+from convertkit.layouts.reading import BORROWABLE, NEEDED, stated_spec, unstated, with_tensors
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 
 ROUTES: Mapping[str, Mapping[str, str]] = {
@@ -83,6 +84,7 @@ def plan_drafter(
     config = write_config(out.name, carried, move.spec, _verifier(out, source.config, request, target))
     specs = [item for unit in move.units for item in unit.outputs]
     names = [item.name for item in specs]
+    move.findings.extend(_noticed(source, identity, move))
     move.findings.extend(_config_findings(source, carried, config, move))
     if target is not None:
         dtype = carried.body.get("dtype") or carried.body.get("torch_dtype")
@@ -110,6 +112,37 @@ def _written(meant: DrafterSpec, out: Layout, request: DrafterRequest) -> Drafte
     if out.name == "dflash" and "draft_vocabulary" in request.allow_loss:
         return replace(meant, draft_vocabulary=meant.vocabulary)
     return meant
+
+
+PUT_RIGHT = frozenset({"W_NAME_PREFIX", "W_CODEBOOK_NAME", "W_SLIDING_WINDOW"})
+"""What is odd about a source and not about the output; a lost window is a loss."""
+
+
+def _noticed(source: Checkpoint, identity: Identity, move: Move) -> Iterable[Finding]:
+    """What is odd about the source, and what is lost: a window that no key switches on, a number of draft tokens."""
+    known = (*source.findings,)
+    yield from (item for item in identity.findings if item.code not in PUT_RIGHT and item not in known)
+    types = config_value(source.config, "layer_types")
+    if isinstance(types, list) and SLIDING in types and window_of(move.spec) is None:
+        message = (
+            "layers are sliding_attention, but 'sliding_window' and 'use_sliding_window: true' are not both there; "
+            "some readers drop the window, others keep it or refuse"
+        )
+        yield move.lose("attention", message, move.request.allow_loss, file=CONFIG, key="use_sliding_window")
+    yield from _other_tokens(move)
+
+
+def _other_tokens(move: Move) -> Iterable[Finding]:
+    """A number of draft tokens that a flat format does not state: engines take the block's, or must be told."""
+    spec = move.spec
+    if spec.draft_tokens is None or FORMS[move.out.name].speculators is not None:
+        return
+    block = spec.block_size
+    usual = EAGLE_TOKENS if block is None else block - (0 if spec.sample_from_anchor else 1)
+    if spec.draft_tokens != usual:
+        message = f"draft_tokens: the format does not state them; {usual} are usual, meant are {spec.draft_tokens}"
+        fix = f"give engines --num-speculative-tokens {spec.draft_tokens}"
+        yield finding("W_LOSS", "warning", message, file=CONFIG, fix=fix, data={"field": "draft_tokens"})
 
 
 def _config_findings(source: Checkpoint, carried: Carried, config: dict[str, Any], move: Move) -> Iterable[Finding]:
@@ -178,13 +211,9 @@ def _completed(spec: DrafterSpec, out: Layout, target: Target | None) -> Drafter
             spec = replace(spec, taps=eagle_taps(target.layers))
     if spec.algorithm == "eagle3" and spec.draft_tokens is None and FORMS[out.name].speculators:
         spec = replace(spec, draft_tokens=EAGLE_TOKENS)
-    needs = {"layers", "hidden", "heads", "vocabulary", "intermediate"}
+    needs = set(NEEDED)
     needs |= {"taps", "mask_token", "block_size"} if spec.algorithm != "eagle3" else set()
-    missing = [name for name in FIELDS if name in needs and getattr(spec, name) is None]
-    raise_all(
-        finding("E_CONFIG", "error", f"the config does not state '{name}', and it cannot be guessed", file=CONFIG)
-        for name in missing
-    )
+    raise_all(unstated(spec, (name for name in FIELDS if name in needs)))
     if spec.target_layers is None and out.name in ("dflash", "dflash2", "dspark"):
         message = "the config must state 'num_target_layers', which only the target can tell"
         raise refusal("E_NEEDS_TARGET", message, fix="--target-model DIR")
@@ -225,7 +254,8 @@ def _verifier(
     if architectures is None:
         architectures = tuple(item for item in stated.get("architectures") or () if isinstance(item, str))
     if not architectures:
-        raise refusal("E_NEEDS_TARGET", "a speculators config names the target's class", fix="--target-model DIR")
+        told = "--target-model DIR" if target is None else "state 'architectures' in the config of --target-model"
+        raise refusal("E_NEEDS_TARGET", "a speculators config names the target's class", fix=told)
     return Verifier(name, architectures)
 
 

@@ -108,7 +108,7 @@ def _write_modelopt(
         message = "some packed linears have activation scales and others have none"
         raise refusal("E_LOSS", message, fix="--dialect modelopt-mixed can state both")
     if layout.names_layers_by_runtime and target_layers is None:
-        message = f"ModelOpt names the layers of a {layout.name} drafter after those of the target model"
+        message = f"ModelOpt names the layers of {layout.name} drafters after those of the target model"
         raise refusal("E_NEEDS_TARGET", message, fix="--target-model DIR, or --dialect compressed-tensors")
     shift = target_layers if layout.names_layers_by_runtime else None
 
@@ -163,9 +163,11 @@ def _drafter_targets(written: _Written) -> list[str]:
 
 
 def _target(template: str, packed: Iterable[str], dense: Iterable[str]) -> str:
-    """The expression for one family: its whole block if all of it is packed, else the module by its last names."""
+    """The expression for one family: its whole block if all of it is packed, else the module by its last names.
+    ``midlayer`` is left out like a layer's number, because vLLM 0.33 calls it ``layers.0`` (``llama_eagle3.py``)."""
     parts = without_model(template).split(".")
-    tail = parts[max((place + 1 for place, part in enumerate(parts) if part in PLACEHOLDERS), default=0) :]
+    moving = (place + 1 for place, part in enumerate(parts) if part in PLACEHOLDERS or part == "midlayer")
+    tail = parts[max(moving, default=0) :]
     parent = template.rpartition(".")[0]
     if len(tail) == 2 and not any(other.rpartition(".")[0] == parent for other in dense):
         return rf"re:.*\.{tail[0]}\..*"

@@ -23,6 +23,15 @@ class Refusal:
     why: str
 
 
+def _out_of_order(spec: DrafterSpec, config: Mapping[str, Any]) -> bool:
+    return list(spec.taps or ()) != sorted(set(spec.taps or ()))
+
+
+ORDER = Refusal("taps", _out_of_order, "layers are captured from the first to the last, each once, whatever the list")
+"""A target notes its layers as they run (vLLM 0.33 ``interfaces.py:1617``, SGLang 0.5.23 ``qwen3.py:530``), so the
+fusion layer of a drafter with another order gets features in the wrong columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """How an engine reads one format. ``asks`` is what the user must give because the engine does not read it."""

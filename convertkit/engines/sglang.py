@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from convertkit.drafter import DrafterSpec
-from convertkit.engines.reading import Engine, Refusal, Serving
+from convertkit.engines.reading import ORDER, Engine, Refusal, Serving
 from convertkit.layouts.configs import AUX, DEEPSPEC, EAGLE3, ZLAB_DFLASH, ZLAB_DFLASH2, Reading
 from convertkit.layouts.fields import Field, changed, look, moved
 from convertkit.layouts.meaning import SLIDING, Rules
@@ -85,18 +85,19 @@ SGLANG = Engine(
     "sglang",
     "0.5.23",
     {
-        "dflash": Serving(_flat(ZLAB_DFLASH), (_WINDOW, _VOCABULARY)),
-        "dflash2": Serving(_flat(ZLAB_DFLASH2), (_WINDOW, _VOCABULARY)),
+        "dflash": Serving(_flat(ZLAB_DFLASH), (_WINDOW, ORDER, _VOCABULARY)),
+        "dflash2": Serving(_flat(ZLAB_DFLASH2), (_WINDOW, ORDER, _VOCABULARY)),
         "dspark": Serving(
             replace(DEEPSPEC, fields=_DSPARK, rules=Rules("zlab", whole_head=False, taps="spread")),
-            (_WINDOW, _VOCABULARY, _RANK, _KIND),
+            (_WINDOW, ORDER, _VOCABULARY, _RANK, _KIND),
         ),
         "eagle3": Serving(
             replace(
                 EAGLE3,
                 fields=_EAGLE3,
                 rules=Rules("causal", whole_head=False),
-            )
+            ),
+            (ORDER,),
         ),
     },
     "reads no speculators config: convert it to dflash, dspark or eagle3",

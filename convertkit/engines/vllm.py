@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from convertkit.drafter import DrafterSpec
-from convertkit.engines.reading import Engine, Refusal, Serving
+from convertkit.engines.reading import ORDER, Engine, Refusal, Serving
 from convertkit.layouts.configs import (
     AUX,
     DEEPSPEC,
@@ -142,17 +142,17 @@ VLLM = Engine(
     "vllm",
     "0.33.0",
     {
-        "dflash": Serving(_PLAIN_DFLASH, (_WINDOW, _TAPS, _ANCHOR, *_REDUCED), _TOKENS),
-        "dflash2": Serving(_flat(ZLAB_DFLASH2, **_INNER), (_WINDOW, _TAPS, _ANCHOR), _TOKENS),
-        "dspark": Serving(_NATIVE, (_WINDOW, _MARKOV, *_REDUCED)),
-        "eagle3": Serving(replace(EAGLE3, rules=_EAGLE_RULES), (_LABEL, _THREE, *_REDUCED), _TOKENS),
+        "dflash": Serving(_PLAIN_DFLASH, (_WINDOW, _TAPS, ORDER, _ANCHOR, *_REDUCED), _TOKENS),
+        "dflash2": Serving(_flat(ZLAB_DFLASH2, **_INNER), (_WINDOW, _TAPS, ORDER, _ANCHOR), _TOKENS),
+        "dspark": Serving(_NATIVE, (_WINDOW, ORDER, _MARKOV, *_REDUCED)),
+        "eagle3": Serving(replace(EAGLE3, rules=_EAGLE_RULES), (_LABEL, _THREE, ORDER, *_REDUCED), _TOKENS),
         "speculators-dflash": Serving(
             _raw(SPECULATORS_DFLASH, draft_vocabulary="=vocabulary", non_causal=True, block_size=None),
-            (_NO_IDS, _NO_MASK, _ANCHOR, *_REDUCED),
+            (_NO_IDS, ORDER, _NO_MASK, _ANCHOR, *_REDUCED),
         ),
         "speculators-dflash2": Serving(
             _raw(SPECULATORS_DFLASH2, draft_vocabulary="=vocabulary", non_causal=True, block_size=None),
-            (_NO_IDS, _NO_MASK, _ANCHOR),
+            (_NO_IDS, ORDER, _NO_MASK, _ANCHOR),
         ),
         "speculators-dspark": Serving(
             _raw(
@@ -164,15 +164,15 @@ VLLM = Engine(
                 confidence_head=False,
                 confidence_with_markov=False,
             ),
-            (_NO_IDS, _NO_MASK, _MARKOV, *_REDUCED),
+            (_NO_IDS, ORDER, _NO_MASK, _MARKOV, *_REDUCED),
         ),
         "speculators-eagle3": Serving(
             _raw(SPECULATORS_EAGLE3, _EAGLE_RULES, draft_vocabulary="=vocabulary", norm_before_residual=True),
-            (_THREE, *_REDUCED),
+            (_THREE, ORDER, *_REDUCED),
         ),
         "speculators-peagle": Serving(
             _raw(replace(SPECULATORS_PEAGLE, fields=_PEAGLE_FIELDS), _EAGLE_RULES, draft_vocabulary="=vocabulary"),
-            (_NO_MASK, _THREE, _FC_NORM, *_REDUCED),
+            (_NO_MASK, _THREE, ORDER, _FC_NORM, *_REDUCED),
         ),
     },
     "has no loader for this format",

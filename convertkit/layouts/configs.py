@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from convertkit.layouts.fields import Field, changed, look, moved
+from convertkit.layouts.fields import BY_BACKBONE, Field, changed, look, moved
 from convertkit.layouts.meaning import Rules
 
 NESTED = "transformer_layer_config."
@@ -27,17 +27,17 @@ class Reading:
     rules: Rules
 
 
-def transformer(prefix: str, *, head_dim: object = 128, theta_at_top: bool = True) -> tuple[Field, ...]:
+def transformer(prefix: str, *, head_dim: object = BY_BACKBONE, theta_at_top: bool = True) -> tuple[Field, ...]:
     """Fields of the draft's own transformer, at the top level or below ``prefix``."""
     rows = (
         Field("backbone", ("model_type",), "word"),
-        Field("layers", ("num_hidden_layers",)),
-        Field("hidden", ("hidden_size",)),
-        Field("intermediate", ("intermediate_size",)),
-        Field("heads", ("num_attention_heads",)),
-        Field("kv_heads", ("num_key_value_heads",), default="=heads"),
-        Field("head_dim", ("head_dim",), default=head_dim),
-        Field("vocabulary", ("vocab_size",)),
+        Field("layers", ("num_hidden_layers",), "count"),
+        Field("hidden", ("hidden_size",), "count"),
+        Field("intermediate", ("intermediate_size",), "count"),
+        Field("heads", ("num_attention_heads",), "count"),
+        Field("kv_heads", ("num_key_value_heads",), "count", default="=heads"),
+        Field("head_dim", ("head_dim",), "count", default=head_dim),
+        Field("vocabulary", ("vocab_size",), "count"),
         Field("attention_bias", ("attention_bias",), "flag", default=False),
         Field("eps", ("rms_norm_eps",), "number", default=1e-6),
         Field("activation", ("hidden_act",), "word", default="silu"),
@@ -64,12 +64,12 @@ def either(here: str, key: str, kind: str = "whole", via: str = "same", default:
 
 _ZLAB = (
     *transformer(""),
-    Field("target_hidden", ("target_hidden_size",), default="=hidden"),
-    Field("draft_vocabulary", ("draft_vocab_size",), default="=vocabulary"),
-    Field("target_layers", ("num_target_layers",)),
+    Field("target_hidden", ("target_hidden_size",), "count", default="=hidden"),
+    Field("draft_vocabulary", ("draft_vocab_size",), "count", default="=vocabulary"),
+    Field("target_layers", ("num_target_layers",), "count"),
     either("taps", "target_layer_ids", "ids", "ids"),
     either("mask_token", "mask_token_id"),
-    Field("block_size", ("dflash_config.block_size", "block_size"), default=16),
+    Field("block_size", ("dflash_config.block_size", "block_size"), "count", default=16),
     Field("sample_from_anchor", ("dflash_config.sample_from_anchor",), "flag", default=False),
     Field("causal", ("dflash_config.causal",), "flag"),
     either("embedding_scale", "input_embedding_scale", "number", default=1.0),
@@ -81,10 +81,10 @@ ZLAB_DFLASH2 = Reading(
     "dflash2",
     (
         *_ZLAB,
-        either("conv_kernel", "conv_kernel_size"),
-        either("conv_group", "conv_group_size"),
-        either("selector_rank", "selector_rank"),
-        either("selector_top_k", "selector_top_k"),
+        either("conv_kernel", "conv_kernel_size", "count"),
+        either("conv_group", "conv_group_size", "count"),
+        either("selector_rank", "selector_rank", "count"),
+        either("selector_top_k", "selector_top_k", "count"),
     ),
     ZLAB_DFLASH.rules,
 )
@@ -99,12 +99,12 @@ DEEPSPEC = Reading(
     "dspark",
     (
         *transformer(""),
-        Field("target_hidden", ("target_hidden_size",), default="=hidden"),
-        Field("draft_vocabulary", ("draft_vocab_size",), default="=vocabulary"),
-        Field("target_layers", ("num_target_layers",)),
+        Field("target_hidden", ("target_hidden_size",), "count", default="=hidden"),
+        Field("draft_vocabulary", ("draft_vocab_size",), "count", default="=vocabulary"),
+        Field("target_layers", ("num_target_layers",), "count"),
         Field("taps", ("target_layer_ids",), "ids", "ids"),
         Field("mask_token", ("mask_token_id",)),
-        Field("block_size", ("block_size",)),
+        Field("block_size", ("block_size",), "count"),
         Field("sample_from_anchor", ("sample_from_anchor",), "flag", default=True),
         *changed(_MARKOV, markov_rank=None, confidence_head=False, confidence_with_markov=False),
     ),
@@ -129,16 +129,16 @@ SPECFORGE_DSPARK = Reading("dspark", moved(DEEPSPEC.fields, **_SECTION), Rules("
 
 _SPECULATORS = (
     *transformer(NESTED),
-    Field("target_hidden", ("target_hidden_size",), default="=hidden"),
-    Field("draft_vocabulary", ("draft_vocab_size",), default=32000),
-    Field("target_layers", (NESTED + "num_target_layers",)),
-    Field("draft_tokens", (PROPOSAL,)),
+    Field("target_hidden", ("target_hidden_size",), "count", default="=hidden"),
+    Field("draft_vocabulary", ("draft_vocab_size",), "count", default=32000),
+    Field("target_layers", (NESTED + "num_target_layers",), "count"),
+    Field("draft_tokens", (PROPOSAL,), "count"),
 )
 _SPECULATORS_BLOCK = (
     *_SPECULATORS,
     Field("taps", ("aux_hidden_state_layer_ids",), "ids", "plus_one"),
     Field("mask_token", ("mask_token_id",)),
-    Field("block_size", ("block_size",), default=8),
+    Field("block_size", ("block_size",), "count", default=8),
     Field("non_causal", ("sliding_window_non_causal",), "flag", default=False),
     Field("sample_from_anchor", ("sample_from_anchor",), "flag", default=False),
 )
@@ -147,10 +147,10 @@ SPECULATORS_DFLASH2 = Reading(
     "dflash2",
     (
         *changed(_SPECULATORS_BLOCK, non_causal=True),
-        Field("conv_kernel", ("conv_kernel_size",), default=2),
-        Field("conv_group", ("conv_group_size",), default=16),
-        Field("selector_rank", ("selector_rank",), default=256),
-        Field("selector_top_k", ("selector_top_k",), default=16),
+        Field("conv_kernel", ("conv_kernel_size",), "count", default=2),
+        Field("conv_group", ("conv_group_size",), "count", default=16),
+        Field("selector_rank", ("selector_rank",), "count", default=256),
+        Field("selector_top_k", ("selector_top_k",), "count", default=16),
     ),
     Rules("speculators"),
 )
@@ -176,9 +176,9 @@ EAGLE3 = Reading(
     "eagle3",
     (
         *transformer("", head_dim="=hidden/heads"),
-        Field("target_hidden", ("target_hidden_size",), default="=hidden"),
-        Field("draft_vocabulary", ("draft_vocab_size",), default="=vocabulary"),
-        Field("target_layers", ("num_target_layers",)),
+        Field("target_hidden", ("target_hidden_size",), "count", default="=hidden"),
+        Field("draft_vocabulary", ("draft_vocab_size",), "count", default="=vocabulary"),
+        Field("target_layers", ("num_target_layers",), "count"),
         Field("taps", (f"eagle_config.{AUX}", AUX), "ids", "plus_one"),
         *_NORMS,
     ),

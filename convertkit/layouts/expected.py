@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from convertkit.layouts.configs import reading_of
+from convertkit.layouts.fields import read_values
 from convertkit.layouts.layout import Layout, Rule, dimensions, shape_of
 from convertkit.layouts.meaning import MAX_LAYERS
 from convertkit.layouts.presence import PRESENCE
@@ -34,6 +36,9 @@ def expected_tensors(layout: Layout, config: Mapping[str, Any]) -> dict[str, Exp
     if layout.kind != "drafter":
         return None
     dims = dimensions(config, layout.speculators)
+    reading = reading_of(layout.name, config)
+    if reading is not None and (head := read_values(reading.fields, config)[0]["head_dim"]):
+        dims["hd"] = head  # as the format's own package takes it where the config does not say
     layers = 1 if layout.name == "speculators-mtp" else dims.get("L")
     if layers is None or layers > MAX_LAYERS:
         return None

@@ -28,6 +28,7 @@ VIAS: Mapping[str, Via] = {
 
 CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "whole": lambda value: type(value) is int and value >= 0,
+    "count": lambda value: type(value) is int and value > 0,
     "number": lambda value: type(value) in (int, float),
     "flag": lambda value: type(value) is bool,
     "word": lambda value: isinstance(value, str),
@@ -37,14 +38,31 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
 }
 """What a value may be."""
 
+QWEN_HEAD = 128
+"""``head_dim`` of transformers' Qwen3Config, whatever the width; its LlamaConfig divides."""
+
+BY_BACKBONE = "=head of the backbone"
+
+KINDS: Mapping[str, str] = {
+    "whole": "a whole number",
+    "count": "a whole number above 0",
+    "number": "a number",
+    "flag": "true or false",
+    "word": "a word",
+    "ids": "a list of whole numbers",
+    "words": "a list of words",
+    "object": "an object",
+}
+"""The same in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field: its name here, and there the dotted places in a config, the first that is set counting.
 
     All places are written, or only the first if ``everywhere`` is False. ``default`` is what the reader takes when
-    none is set; a text that begins with ``=`` names another field, or is ``=hidden/heads``. No place at all means
-    that the reader always takes the default.
+    none is set; a text that begins with ``=`` names another field, or is ``=hidden/heads`` or ``BY_BACKBONE``. No
+    place at all means that the reader always takes the default.
     """
 
     here: str
@@ -97,6 +115,9 @@ def read_values(table: Iterable[Field], config: Mapping[str, Any]) -> tuple[dict
 def _derived(values: Mapping[str, Any], value: Any) -> Any:
     if not isinstance(value, str) or not value.startswith("="):
         return value
+    if value == BY_BACKBONE:
+        value = "=hidden/heads" if values.get("backbone") == "llama" else QWEN_HEAD
+        return _derived(values, value)
     if value == "=hidden/heads":
         hidden, heads = values.get("hidden"), values.get("heads")
         return hidden // heads if hidden and heads else None
@@ -104,9 +125,7 @@ def _derived(values: Mapping[str, Any], value: Any) -> Any:
 
 
 def _wrong_kind(row: Field, place: str, value: Any) -> Finding:
-    what = {"whole": "a whole number", "flag": "true or false", "ids": "a list of whole numbers"}.get(
-        row.kind, row.kind
-    )
+    what = KINDS.get(row.kind, row.kind)
     return finding("E_CONFIG", "error", f"'{place}' is {shown(repr(value))}, not {what}", file=CONFIG_FILE, key=place)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from convertkit.drafter import FIELDS, DrafterSpec
 from convertkit.layouts.configs import NESTED, PROJECTOR, READINGS, reading_of, transformer
 from convertkit.layouts.fields import write_values
-from convertkit.layouts.meaning import SLIDING, causality, layer_types, per_layer_type, window_of
+from convertkit.layouts.meaning import FULL, SLIDING, causality, layer_types, per_layer_type, window_of
 
 SPECULATORS_VERSION = "0.9.0"
 """The release whose format is written."""
@@ -156,6 +156,8 @@ def write_config(layout: str, carried: Carried, spec: DrafterSpec, verifier: Ver
     form = FORMS[layout]
     table = READINGS[layout].fields
     body = _body(dict(carried.body), spec)
+    if form.speculators is not None and causality(spec) and FULL in layer_types(spec):
+        body.pop("is_causal", None)  # speculators never takes a full layer for causal; only an allowed loss comes here
     own = tuple(row for row in table if row.here not in _CARRIED)
     if form.speculators is None:
         architecture = QWEN_EAGLE if layout == "eagle3" and spec.backbone == "qwen3" else form.architecture

@@ -11,7 +11,7 @@ from convertkit.errors import Finding, finding
 from convertkit.layouts.configs import PROJECTOR, Reading, reading_of
 from convertkit.layouts.fields import CONFIG_FILE, look, read_values
 from convertkit.layouts.layout import Layout, config_value
-from convertkit.layouts.meaning import MAX_LAYERS, resolve
+from convertkit.layouts.meaning import FULL, MAX_LAYERS, SLIDING, per_layer_type, resolve
 from convertkit.layouts.rules import without_model
 
 BORROWABLE = ("embed_tokens.weight", "lm_head.weight")
@@ -24,7 +24,8 @@ def read_spec(reading: Reading, config: Mapping[str, Any]) -> tuple[DrafterSpec,
     """The spec, and E_CONFIG for every field that is malformed or stated twice differently."""
     values, faults = read_values(reading.fields, config)
     spec = resolve(reading.algorithm, values, reading.rules)
-    return spec, (*faults, *_rope_faults(values), *_causal_conflicts(values, spec), *_depth_faults(values))
+    more = (*_rope_faults(values), *_causal_conflicts(values, spec), *_depth_faults(values), *_count_faults(spec))
+    return spec, (*faults, *more)
 
 
 def stated_spec(
@@ -64,6 +65,44 @@ def _rope_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
         elif stated is not None and other is not None and stated != other:
             message = f"'{key}' is {other}, and {stated} in 'rope_parameters': readers disagree about which counts"
             yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key=key, fix="make the two equal")
+        elif any(number is not None and number <= 0 for number in (stated, other)):
+            yield finding("E_CONFIG", "error", f"'{key}' is not above 0", file=CONFIG_FILE, key=key)
+    if not per_layer_type(inner):
+        yield from _rope_kinds(values)
+
+
+def _rope_kinds(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Two spellings of the kind of rope, or one that is no word."""
+    spellings = [values.get(section) or {} for section in ("rope_parameters", "rope_scaling")]
+    stated = [inner[key] for inner in spellings for key in ("rope_type", "type") if inner.get(key) is not None]
+    if any(not isinstance(kind, str) for kind in stated):
+        yield finding("E_CONFIG", "error", "'rope_type' is not a word", file=CONFIG_FILE, key="rope_type")
+    elif len(set(stated)) > 1:
+        message = f"the rope is {' and '.join(dict.fromkeys(stated))}: readers disagree about which counts"
+        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="rope_type", fix="leave one")
+
+
+def _count_faults(spec: DrafterSpec) -> Iterator[Finding]:
+    """A tap before the embedding, and a block without room for a draft token."""
+    before = [tap for tap in spec.taps or () if tap < -1]
+    if before:
+        message = f"tapped layers {before} lie before the embedding, which is -1"
+        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="target_layer_ids")
+    if spec.draft_tokens is not None and spec.draft_tokens < 1:
+        message = f"a block of {spec.block_size} holds the anchor and no token to draft"
+        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="block_size")
+
+
+NEEDED = ("layers", "hidden", "intermediate", "heads", "vocabulary")
+"""Fields of a spec on which readers' defaults differ, or are those of another model."""
+
+
+def unstated(spec: DrafterSpec, names: Iterable[str] = NEEDED) -> Iterator[Finding]:
+    """E_CONFIG for every field that a config must state and does not."""
+    for name in names:
+        if getattr(spec, name) is None:
+            message = f"the config does not state '{name}', and it cannot be guessed"
+            yield finding("E_CONFIG", "error", message, file=CONFIG_FILE)
 
 
 def _depth_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
@@ -71,6 +110,10 @@ def _depth_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
         message = f"the config states {values['layers']} layers"
         yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="num_hidden_layers")
     types = values.get("layer_types")
+    unknown = sorted(set(types or ()) - {SLIDING, FULL})
+    if unknown:
+        message = f"'layer_types' names {', '.join(unknown)}; layers of drafters are {SLIDING} or {FULL}"
+        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="layer_types")
     if types is not None and values.get("layers") is not None and len(types) != values["layers"]:
         message = f"'layer_types' has {len(types)} entries for {values['layers']} layers"
         yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="layer_types")

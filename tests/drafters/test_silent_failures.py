@@ -344,9 +344,9 @@ def test_23_confidence_flags_are_always_stated(tmp_path: Path) -> None:
 
 
 def test_24_a_tap_on_the_last_layer_stays(tmp_path: Path) -> None:
-    source = drafter(tmp_path / "a", "dflash", zlab(dflash_config={"target_layer_ids": [1, 11, 5]}))
+    source = drafter(tmp_path / "a", "dflash", zlab(dflash_config={"target_layer_ids": [1, 5, 11]}))
     to_speculators(source, tmp_path / "b", target_model=target(tmp_path / "t"), **ID)
-    assert config_of(tmp_path / "b")["aux_hidden_state_layer_ids"] == [2, 12, 6]
+    assert config_of(tmp_path / "b")["aux_hidden_state_layer_ids"] == [2, 6, 12]
     assert read(tmp_path / "b")["fc.weight"] == read(source)["fc.weight"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault, Syntax, pattern_fault
 from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, blocks_of
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.renames import RenameRule, Renaming, first_match, module_rules
 from convertkit.layouts.rules import PLACEHOLDERS, compile_template, families, without_model
 
@@ -95,9 +95,20 @@ class _Scribe:
             for key in MAP_KEYS:
                 value = holder.get(key)
                 if isinstance(value, dict):
-                    holder[key] = {
-                        new: item for name, item in value.items() for new in self._entry(name, globs, file, key)
-                    }
+                    holder[key] = self._renamed_keys(value, globs, file, key)
+
+    def _renamed_keys(self, value: dict[str, Any], globs: bool, file: str, key: str) -> dict[str, Any]:
+        """An object whose keys are entries. Raises E_NAME_COLLISION where two of them, which say different things, get
+        one name."""
+        renamed: dict[str, Any] = {}
+        came: dict[str, str] = {}
+        for name, item in value.items():
+            for new in self._entry(name, globs, file, key):
+                if renamed.setdefault(new, item) != item:
+                    message = f"the entries '{came[new]}' and '{name}' would both be called '{new}', and differ"
+                    raise refusal("E_NAME_COLLISION", message, file=file, key=key, fix="remove the one that is wrong")
+                came[new] = name
+        return renamed
 
     def _entry(self, entry: Any, globs: bool, file: str, key: str) -> list[Any]:
         if not isinstance(entry, str):

@@ -28,6 +28,9 @@ from convertkit.verbs.quick import carry_quickly
 from convertkit.verbs.rename_report import audit_beside, edited_report, rename_report, report_parts
 
 Recovery = Literal["finish", "undo"]
+NAMED_ONLY = ("E_FUSED_SCALE",)
+"""Faults of values that right names only bring to light; ``repair`` finds what they are about when it has the names."""
+
 SIDES: Mapping[Recovery, Literal["new", "old"]] = {"finish": "new", "undo": "old"}
 
 
@@ -164,7 +167,7 @@ def _to_new(
         return dry_run(plan)
     if quick:
         return carry_quickly(plan, out, change, known, options)
-    return carry_out(plan, out, [rename_report(change), audit_beside(checkpoint)], options)
+    return carry_out(plan, out, [rename_report(change), audit_beside(checkpoint, NAMED_ONLY)], options)
 
 
 def _nothing(change: Rename, notes: Sequence[Finding], recovered: Sequence[Finding] = ()) -> Keys:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from convertkit.dialects.renaming import RenamedConfig, rename_config
+from convertkit.errors import ConvertError
 from convertkit.layouts.renames import apply_rules, parse_rule
 
 MODULES = (
@@ -81,6 +82,17 @@ def test_an_expression_that_is_not_read_is_told_and_kept(entry: str) -> None:
     found = changed([NESTED], {"quant_method": "compressed-tensors", "ignore": [entry]})
     assert found.config["quantization_config"]["ignore"] == [entry]
     assert [item.code for item in found.findings] == ["W_ENTRY_UNREAD"]
+
+
+def test_two_layers_of_one_name_that_differ_are_a_collision() -> None:
+    old, new = "model.language_model.layers.0.mlp.gate", "model.layers.0.mlp.gate"
+    block = {"quant_method": "modelopt", "quantized_layers": {old: {"quant_algo": "FP8"}, new: {"quant_algo": "FP8"}}}
+    rules = ["model.language_model.{rest}=model.{rest}"]
+    found = changed(rules, block).config["quantization_config"]["quantized_layers"]
+    assert found == {new: {"quant_algo": "FP8"}}
+    block["quantized_layers"][new] = {"quant_algo": "NVFP4"}  # type: ignore[index]
+    with pytest.raises(ConvertError, match="E_NAME_COLLISION"):
+        changed(rules, block)
 
 
 def test_what_means_nothing_is_told_and_kept() -> None:

@@ -13,6 +13,7 @@ from convertkit.conversion.repair_work import RepairRequest
 from convertkit.verbs.audit import audit
 from convertkit.verbs.case import Result
 from convertkit.verbs.diff import diff
+from convertkit.verbs.fix_keys import fix_keys
 from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.repair import repair
 from tests.dialects.tiny import LM_CONFIG, causal_lm, planes, spec, write
@@ -82,3 +83,16 @@ def test_experts_that_alone_are_packed_come_apart_with_their_config(
     assert isinstance(repair(tmp_path / "stack", tmp_path / "apart", request), Result)
     assert diff(tmp_path / "pack", tmp_path / "apart").status == 0
     assert audit(tmp_path / "apart").status == 0
+
+
+def test_names_are_put_right_before_the_scales_that_they_bring_to_light(tmp_path: Path) -> None:
+    halves = [(f"model.layers.0.mlp.experts.{leaf}.0", scale) for leaf, scale in (("gate_proj", 1.0), ("up_proj", 0.5))]
+    specs = [item for item in causal_lm() if ".mlp." not in item.name] + [p for name, _ in halves for p in planes(name)]
+    values = {f"{name}.weight_scale_2": f32(scale) for name, scale in halves}
+    values |= {f"{name}.weight_scale": b"\x38" * 64 for name, _ in halves}
+    source = write(tmp_path / "source", specs, {**LM_CONFIG, "quantization_config": BLOCK}, values=values)
+    made = fix_keys(source, tmp_path / "named", presets=["experts-transposed"])
+    assert isinstance(made, Result)
+    assert "E_FUSED_SCALE" in [item.code for item in made.findings if item.severity == "warning"]
+    out = fixed(tmp_path, tmp_path / "named", tie_scales=True)
+    assert "E_FUSED_SCALE" not in [item.code for item in audit(out).findings]

@@ -7,15 +7,16 @@ tested for every entry, whatever way its new text was found.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from convertkit.dialects.patterns import Matcher, PatternFault, Syntax, pattern_fault
+from convertkit.dialects.patterns import PatternFault, Syntax, pattern_fault
+from convertkit.dialects.rewording import literal_swaps, means_any, meant, replaced, spelled_out
 from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, blocks_of
 from convertkit.errors import Finding, finding, refusal
-from convertkit.layouts.renames import RenameRule, Renaming, first_match, module_rules
-from convertkit.layouts.rules import PLACEHOLDERS, compile_template, families, without_model
+from convertkit.layouts.renames import Renaming, first_match, module_rules
+from convertkit.layouts.rules import compile_template, without_model
 
 LIST_KEYS = ("ignore", "exclude_modules", "targets", "modules_to_not_convert", "ignored_layers")
 """Keys of lists of module names in the blocks that convertkit knows (ModelOpt, compressed-tensors, transformers)."""
@@ -159,37 +160,37 @@ class _Scribe:
             return [entry]
         # modules that keep their names are meant as before, so an expression is first tried on those that move
         moved = tuple(self._moved)
-        hit = _meant(syntax, text, moved)
-        same = _meant(syntax, text, tuple(self._moved.values())) == {self._moved[module] for module in hit}
+        hit = meant(syntax, text, moved)
+        same = meant(syntax, text, tuple(self._moved.values())) == {self._moved[module] for module in hit}
         if same and (hit or not self._speaks_of_old(text)):
             return [entry]
-        before = _meant(syntax, text, self.modules)
+        before = meant(syntax, text, self.modules)
         if same and before:
             return [entry]
         wanted = {self._moved.get(module, module) for module in before}
         for number, rule in enumerate(self._rules):
-            for old, new in _literal_swaps(rule):
-                candidate = _replaced(text, old, new)
+            for old, new in literal_swaps(rule):
+                candidate = replaced(text, old, new)
                 if candidate == text or pattern_fault(syntax, candidate) is not None:
                     continue
-                if _meant(syntax, candidate, self._new) == wanted:
+                if meant(syntax, candidate, self._new) == wanted:
                     self.hits[self._numbers[number]] += 1
                     return ["re:" + candidate if syntax == "regex" else candidate]
         if not before:
             return [entry]
-        return _spelled_out(wanted, set(self._new), syntax)
+        return spelled_out(wanted, set(self._new), syntax)
 
     def _speaks_of_old(self, text: str) -> bool:
-        return any(_replaced(text, old, new) != text for rule in self._rules for old, new in _literal_swaps(rule))
+        return any(replaced(text, old, new) != text for rule in self._rules for old, new in literal_swaps(rule))
 
     def _means_something(self, entry: str, globs: bool) -> bool:
         if _is_class(entry):
             return True
         if entry.startswith("re:") and not globs:
             text = entry.removeprefix("re:")
-            return pattern_fault("regex", text) is not None or _means_any("regex", text, self._new)
+            return pattern_fault("regex", text) is not None or means_any("regex", text, self._new)
         if globs and GLOB_SIGNS.search(entry):
-            return pattern_fault("glob", entry) is not None or _means_any("glob", entry, self._new)
+            return pattern_fault("glob", entry) is not None or means_any("glob", entry, self._new)
         plain = without_model(entry)
         leaf = entry.rpartition(".")[2]
         return leaf in ("lm_head", "embed_tokens") or any(
@@ -228,87 +229,6 @@ def _holders(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for key, value in block.items():
         if isinstance(value, dict) and key not in MAP_KEYS:
             yield from _holders(value)
-
-
-def _meant(syntax: Syntax, text: str, modules: Sequence[str]) -> set[str]:
-    """Stored modules that a pattern means. Globs also mean a module whose parent they match, as ModelOpt reads them."""
-    meant = _meaning(syntax, text)
-    return {module for module in modules if meant(module)}
-
-
-def _means_any(syntax: Syntax, text: str, modules: Iterable[str]) -> bool:
-    meant = _meaning(syntax, text)
-    return any(meant(module) for module in modules)
-
-
-def _meaning(syntax: Syntax, text: str) -> Callable[[str], bool]:
-    """Whether a pattern means a module."""
-    matcher = Matcher([(syntax, text)])
-    if syntax == "regex":
-        return lambda module: bool(matcher.hits(module))
-    known: dict[str, bool] = {}
-
-    def hit(name: str) -> bool:
-        if name not in known:
-            parent = name.rpartition(".")[0]
-            known[name] = bool(matcher.hits(name)) or (bool(parent) and hit(parent))
-        return known[name]
-
-    return hit
-
-
-def _literal_swaps(rule: RenameRule) -> Iterator[tuple[str, str]]:
-    """Literal dotted runs that the rule replaces, the longest context first: with and without what both sides share."""
-    old, new = _literals(rule.source), _literals(rule.target)
-    if len(old) != len(new):
-        return
-    pairs = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
-    if len(pairs) != 1:
-        return
-    before, after = pairs[0]
-    yield ".".join(before), ".".join(after)
-    while before and after and before[0] == after[0]:
-        before, after = before[1:], after[1:]
-        if before:
-            yield ".".join(before), ".".join(after)
-
-
-def _literals(template: str) -> list[list[str]]:
-    runs: list[list[str]] = [[]]
-    for segment in template.split("."):
-        if segment in PLACEHOLDERS:
-            runs.append([])
-        else:
-            runs[-1].append(segment)
-    return runs
-
-
-def _replaced(text: str, old: str, new: str) -> str:
-    """``text`` with the dotted run replaced, whether its dots are escaped, bare, or both are written."""
-    for dot in (r"\.", "."):
-        literal = old.replace(".", dot)
-        if literal in text:
-            fresh = new.replace(".", dot)
-            if not new:  # nothing is left of the run: its dot goes too
-                return text.replace(literal + dot, "").replace(literal, "")
-            return text.replace(literal, fresh)
-    return text
-
-
-def _spelled_out(wanted: set[str], modules: set[str], syntax: Syntax) -> list[str]:
-    """Entries that mean exactly these modules: one per family where the family is whole, else the names."""
-    entries: list[str] = []
-    everything = families(modules)
-    for template, family in families(wanted).items():
-        whole = len(family.names) > 1 and len(everything[template].names) == len(family.names)
-        if whole and syntax == "regex":
-            parts = [r"\d+" if part in PLACEHOLDERS else re.escape(part) for part in template.split(".")]
-            text = r"\.".join(parts) + "$"
-            if _meant("regex", text, tuple(modules)) == set(family.names):
-                entries.append("re:" + text)
-                continue
-        entries.extend(family.names)
-    return entries
 
 
 def _unread(entry: str, fault: PatternFault, file: str, key: str) -> Finding:

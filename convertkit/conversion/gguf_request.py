@@ -154,6 +154,9 @@ def _target_faults(arch: str, spec: DrafterSpec, target: Target) -> Iterable[Fin
     if target.hidden is not None and width != target.hidden:
         yield finding("E_TARGET", "error", f"the drafter reads features of width {width}, the target's have "
                       f"{target.hidden}", fix="check --target-model")  # fmt: skip
+    if target.rows is not None and spec.vocabulary != target.rows:
+        yield finding("E_TARGET", "error", f"the drafter is for a vocabulary of {spec.vocabulary}, the target's has "
+                      f"{target.rows}: llama.cpp aborts at a draft", fix="check --target-model")  # fmt: skip
     if target.layers is None:
         return
     if spec.target_layers is not None and spec.target_layers != target.layers:

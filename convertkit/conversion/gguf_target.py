@@ -18,7 +18,7 @@ from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.gguf_tokenizer import token_count, vocabulary_of_folder, vocabulary_of_gguf
 from convertkit.conversion.target import TEXT_SECTIONS
 from convertkit.conversion.tiles import byte_chunks
-from convertkit.errors import refusal
+from convertkit.errors import refusal, shown
 from convertkit.layouts.gguf_vocabulary import vocabulary_faults
 
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight", "model.language_model.embed_tokens.weight",
@@ -30,7 +30,8 @@ GGUF_MODEL_TYPES: Mapping[str, str] = {"qwen3moe": "qwen3_moe", "qwen35": "qwen3
 
 @dataclass(frozen=True)
 class Target:
-    """The target model. ``place`` is its folder or GGUF; ``mrope`` says that its positions have sections."""
+    """The target model. ``place`` is its folder or GGUF; ``mrope`` says that its positions have sections; ``rows`` are
+    those of its embeddings by its config."""
 
     place: Path
     model_type: str
@@ -39,6 +40,7 @@ class Target:
     mrope: bool
     tied: bool
     gguf: Mapping[str, Value] | None = None
+    rows: int | None = None
 
     def vocabulary(self, size: int, pre: str | None) -> dict[str, Value]:
         """The ``tokenizer.*`` keys for a model of ``size`` tokens. Raises ``E_TOKENIZER``."""
@@ -57,6 +59,9 @@ def open_target(place: Path) -> Target:
         opened = open_any(place)
         if opened.container == "gguf":
             return _of_gguf(place, opened)
+    if not place.is_dir():
+        raise refusal("E_NOT_FOUND", f"the target is neither a folder nor a GGUF: {shown(str(place))}",
+                      fix="check --target-model")  # fmt: skip
     config = parse_json(read_small(place, CONFIG), CONFIG)
     if not isinstance(config, dict):
         raise refusal("E_JSON", "the file does not hold a JSON object", file=CONFIG)
@@ -69,6 +74,7 @@ def open_target(place: Path) -> Target:
         _whole(text.get("num_hidden_layers")),
         isinstance(rope, dict) and "mrope_section" in rope,
         bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+        rows=_whole(text.get("vocab_size")),
     )
 
 

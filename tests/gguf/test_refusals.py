@@ -39,6 +39,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "tap on the last layer": (
         {"dflash_config": {"target_layer_ids": [1, 5], "block_size": 8, "mask_token_id": 500}}, "E_TARGET"),
     "another target": ({"num_target_layers": 7}, "E_TARGET"),
+    "a target of another vocabulary": ({"vocab_size": VOCABULARY + 128}, "E_TARGET"),
     "mixed causality": (
         {"is_causal": None, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64,
          "use_sliding_window": True}, "E_LOSS"),
@@ -138,3 +139,12 @@ def test_what_a_model_means_otherwise_is_refused(what: str, tmp_path: Path) -> N
     with pytest.raises(ConvertError) as caught:
         convert(source, tmp_path / "m.gguf")
     assert caught.value.code == ("E_LAYOUT_MISSING" if what == "untied without a head" else "E_LOSS")
+
+
+@pytest.mark.parametrize("place", ["nothing", "nothing.gguf", "target/model.safetensors"])
+def test_a_target_that_is_none_is_told(place: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "target", "qwen3")
+    source = write_model(tmp_path / "dflash", "dflash")
+    with pytest.raises(ConvertError) as caught:
+        convert(source, tmp_path / "m.gguf", tmp_path / place)
+    assert caught.value.code == "E_NOT_FOUND"

@@ -133,6 +133,7 @@ KINDS: dict[str, Kind] = {
         {
             "tiny": _sizes("L=64 H=64 I=128 nh=4 nkv=1 hd=16 V=192 lk=2 lkd=16 lv=4 lvd=16"),
             "small": _sizes("L=64 H=512 I=1728 nh=6 nkv=2 hd=64 V=4096 lk=4 lkd=32 lv=8 lvd=32"),
+            "full": _sizes("L=64 H=5120 I=17408 nh=24 nkv=4 hd=256 V=248320 lk=16 lkd=128 lv=48 lvd=128"),
         },
     ),
 }  # fmt: skip

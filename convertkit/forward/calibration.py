@@ -7,6 +7,7 @@ itself chose. Reading is strict: a file that states something else than this is 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +29,14 @@ FIELDS: Mapping[str, str] = {"tokens": "I64", "positions": "I64", "sequences": "
 """Tensors of every file beside ``hidden.LAYER``, all of shape [positions]."""
 
 HIDDEN = "hidden."
+LAYER = r"-1|0|[1-9][0-9]{0,8}"
 STATED = ("calibration", "origin", "target", "dtype")
 """Metadata that every file states, beside ``format``."""
 
 MAX_POSITIONS = 1 << 16
+POSITION_LIMIT = 1 << 24
+"""Beyond any context; angles of much larger positions lose their digits, and then depend on the machine."""
+
 INTEGERS = {"I64": "<i8", "BOOL": "|b1"}
 
 Ints = NDArray[np.int64]
@@ -171,7 +176,10 @@ def _read(opened: Checkpoint, reader: Reader, stated: Mapping[str, str], layers:
         ref = opened.tensors.get(name)
         if ref is None or ref.spec.dtype != dtype or len(ref.spec.shape) != 1:
             raise _fault(f"'{name}' must be {dtype} of shape [positions]")
-        fields[name] = np.frombuffer(reader.bytes_of(name), INTEGERS[dtype]).copy()
+        data = reader.bytes_of(name)
+        if dtype == "BOOL" and not set(data) <= {0, 1}:
+            raise _fault(f"'{name}' holds bytes that are neither 0 nor 1")
+        fields[name] = np.frombuffer(data, INTEGERS[dtype]).copy()
     hidden = {layer: _floats(reader, ref) for layer, ref in tapped.items() if layers is None or layer in layers}
     more = {key: value for key, value in stated.items() if key not in (*STATED, "format")}
     return Calibration(hidden, **fields, target=stated["target"], dtype=stated["dtype"], origin=stated["origin"],
@@ -185,7 +193,7 @@ def _layers(tensors: Mapping[str, TensorRef]) -> dict[int, TensorRef]:
         if name in FIELDS:
             continue
         word = name.removeprefix(HIDDEN)
-        if not name.startswith(HIDDEN) or not word.removeprefix("-").isdecimal() or str(int(word)) != word:
+        if not name.startswith(HIDDEN) or re.fullmatch(LAYER, word) is None:
             raise _fault(f"'{name}' is no tensor of a calibration")
         if ref.spec.dtype not in FLOATS:
             raise _fault(f"'{name}' is {ref.spec.dtype}, not one of {', '.join(FLOATS)}")
@@ -214,6 +222,8 @@ def _check(made: Calibration) -> None:
         raise _fault(f"'origin' is '{made.origin}', not one of {', '.join(ORIGINS)}")
     if int(made.tokens.min()) < 0 or int(made.positions.min()) < 0:
         raise _fault("tokens and positions cannot be negative")
+    if int(made.positions.max()) >= POSITION_LIMIT:
+        raise _fault(f"positions must be below {POSITION_LIMIT}")
     steps, same = np.diff(made.positions), np.diff(made.sequences) == 0
     if (np.diff(made.sequences) < 0).any() or (steps[same] != 1).any():
         raise _fault("sequences must ascend, and positions rise by one inside each")

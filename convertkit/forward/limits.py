@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,20 @@ from convertkit.errors import Finding, finding, shown
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on one metric of the rows of one scope; ``limit`` None is judged only when the user gives one."""
+    """A limit on one metric of the rows of one scope; ``limit`` None is judged only when the user gives one.
+
+    Where ``names`` is given, it is for rows whose names end as it matches.
+    """
 
     scope: str
     metric: str
     at_most: bool
     limit: float | None
     meaning: str
+    names: str = ""
+
+    def concerns(self, row: Mapping[str, Any]) -> bool:
+        return self.scope == row["scope"] and re.search(f"(?:{self.names})$", row["name"]) is not None
 
 
 FORWARD_LIMITS: dict[str, Limit] = {
@@ -29,6 +37,11 @@ FORWARD_LIMITS: dict[str, Limit] = {
         "module", "rel_rms", True, 0.18,
         "Relative RMS error of what a module makes of the reference's input. NVFP4 packs have 0.04 to 0.15; scales of "
         "another module, of another row, or 25% off 0.26 to 0.70.",
+    ),
+    "max_norm_error": Limit(
+        "module", "rel_rms", True, 0.01,
+        "The same for norms and convolution kernels, which packs copy: rounding one to BF16 gives 0.002.",
+        r"norm(\.[0-9]+)?\.weight|base_kernel",
     ),
     "max_layer_error": Limit(
         "layer", "rel_rms", True, 0.5,
@@ -65,7 +78,7 @@ def judge_forward(
     for row in rows:
         for name, limit in limits.items():
             rule = FORWARD_LIMITS[name]
-            if limit is None or rule.scope != row["scope"]:
+            if limit is None or not rule.concerns(row):
                 continue
             value = row["forward"][rule.metric]
             if value is None and rule.metric == "accept_drop" and row["forward"]["accept_length"] is None:

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from convertkit.checkpoint import TensorRef
 from convertkit.containers.folder import open_checkpoint
 
@@ -55,6 +57,16 @@ def swap_scales(folder: Path, layer: int) -> None:
 def scale_global(folder: Path, module: str, factor: float, leaf: str = "weight_scale_2") -> None:
     """A global scale that is off by a factor."""
     change(folder, f"{module}.{leaf}", lambda data: struct.pack("<f", struct.unpack("<f", data)[0] * factor))
+
+
+def scale_bf16(folder: Path, name: str, factor: float) -> None:
+    """A dense BF16 tensor that is off by a factor; rounded towards zero."""
+
+    def scaled(data: bytes) -> bytes:
+        values = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4") * np.float32(factor)
+        return (values.view("<u4") >> 16).astype("<u2").tobytes()
+
+    change(folder, name, scaled)
 
 
 def roll_scales(folder: Path, module: str) -> None:

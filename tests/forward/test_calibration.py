@@ -73,6 +73,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "cannot be negative": {"tokens": [1, 2, -3, 4, 5, 6]},
     "must ascend": {"sequences": [0, 0, 1, 1, 0, 0]},
     "rise by one": {"positions": [0, 1, 2, 4, 5, 6]},
+    "below 16777216": {"positions": np.arange(6) + (1 << 24) - 5},
     "NaN": {"hidden": {1: STATES * np.float32("nan")}},
 }
 
@@ -104,6 +105,8 @@ ODD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "'positions' must be": lambda header: header["positions"].update(shape=[3, 2]),
     "'hidden.x' is no tensor": lambda header: header.update({"hidden.x": header.pop("hidden.7")}),
     "'hidden.07' is no tensor": lambda header: header.update({"hidden.07": header.pop("hidden.7")}),
+    "'hidden.9999999999' is no tensor": lambda header: header.update({"hidden.9999999999": header.pop("hidden.7")}),
+    "'hidden.-0' is no tensor": lambda header: header.update({"hidden.-0": header.pop("hidden.7")}),
     "'hidden.7' is I16": lambda header: header["hidden.7"].update(dtype="I16"),
 }
 
@@ -114,6 +117,16 @@ def test_reading_is_strict(what: str, tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match=f"E_CALIBRATION.*{what}") as raised:
         read_calibration(path)
     assert raised.value.status == 3
+
+
+def test_truth_values_are_0_or_1(tmp_path: Path) -> None:
+    path = whole(tmp_path / "c.safetensors")
+    ref = open_checkpoint(path).tensors["recorded"]
+    with path.open("r+b") as stream:
+        stream.seek(ref.start)
+        stream.write(b"\x02")
+    with pytest.raises(ConvertError, match=r"E_CALIBRATION.*neither 0 nor 1"):
+        read_calibration(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -6,18 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convertkit.layouts.fields import CHECKS
+from convertkit.layouts.meaning import MAX_LAYERS
 
 MAX_SIZE = 1 << 40
 """No size, token or layer number of a model is larger."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
+    "counted": ("num_hidden_layers", "num_experts", "depth"),
     "whole": (
-        "vocab_size", "draft_vocab_size", "hidden_size", "target_hidden_size", "intermediate_size", "num_hidden_layers",
+        "vocab_size", "draft_vocab_size", "hidden_size", "target_hidden_size", "intermediate_size",
         "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window",
         "max_window_layers", "block_size", "num_target_layers", "markov_rank", "conv_kernel_size", "conv_group_size",
-        "selector_rank", "selector_top_k", "swa_window_size", "num_aux_hidden_states", "num_aux_layers", "num_experts",
+        "selector_rank", "selector_top_k", "swa_window_size", "num_aux_hidden_states", "num_aux_layers",
         "moe_intermediate_size", "shared_expert_intermediate_size", "linear_num_key_heads", "linear_key_head_dim",
-        "linear_num_value_heads", "linear_value_head_dim", "linear_conv_kernel_dim", "decoder_sparse_step", "depth",
+        "linear_num_value_heads", "linear_value_head_dim", "linear_conv_kernel_dim", "decoder_sparse_step",
         "patch_size", "temporal_patch_size", "num_position_embeddings", "out_hidden_size", "spatial_merge_size",
         "in_channels", "mask_token_id", "pard_token", "ptd_token_id", "dspark_noise_token_id",
     ),
@@ -39,19 +41,26 @@ _KIND_OF = {key: kind for kind, keys in KINDS.items() for key in keys}
 _SECTIONS = ("transformer_layer_config", "dflash_config", "eagle_config", "text_config", "vision_config",
              "rope_parameters", "quantization_config", "compression_config", "quantization")  # fmt: skip
 DEPTH = 4
+MAX_EXPERTS = 1 << 20
+"""Experts of all layers are counted one by one; no model has a tenth."""
 
 
 def wrong_kinds(config: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
-    """Keys whose value is of the wrong kind, at the top and in the sections of a config."""
+    """Keys whose value is of the wrong kind or of no model's size, at the top and in the sections of a config."""
     for key, value in config.items():
         kind = _KIND_OF.get(key)
         if kind is not None and value is not None and not _is(kind, value):
             yield key
         elif key in _SECTIONS and isinstance(value, Mapping) and depth < DEPTH:
             yield from wrong_kinds(value, depth + 1)
+    layers, experts = config.get("num_hidden_layers"), config.get("num_experts")
+    if type(layers) is int and type(experts) is int and layers * experts > MAX_EXPERTS:
+        yield "num_experts"
 
 
 def _is(kind: str, value: Any) -> bool:
     if kind == "numbers":
         return isinstance(value, list) and all(type(item) is int and abs(item) < MAX_SIZE for item in value)
+    if kind == "counted":
+        return type(value) is int and 0 <= value <= MAX_LAYERS
     return CHECKS[kind](value) and not (type(value) is int and value >= MAX_SIZE)

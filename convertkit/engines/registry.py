@@ -40,7 +40,7 @@ def drafter_in(asked: Asked, source: Source, target: Target, ranks: int, dtype: 
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
-        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind")
+        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
     return DRAFTERS[asked.engine.name](source, target, ranks, dtype)
 
 

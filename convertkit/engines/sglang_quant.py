@@ -104,11 +104,11 @@ def _uniform(block: Mapping[str, Any], algorithm: str, packed: Packed) -> Quanti
 
 
 def _group_sizes(block: Mapping[str, Any]) -> set[int]:
-    found = {part.get("group_size") for part in (block, _section(block))}
+    found = [part.get("group_size") for part in (block, _section(block))]
     groups = block.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         parts = [group, *group.values()] if isinstance(group, Mapping) else []
-        found |= {part.get("group_size") for part in parts if isinstance(part, Mapping)}
+        found += [part.get("group_size") for part in parts if isinstance(part, Mapping)]
     return {size for size in found if isinstance(size, int)}
 
 

@@ -31,5 +31,5 @@ def target_in(asked: Asked, source: Source, kind: str, ranks: int) -> Load:
         return Load(unknown=f"convertkit's tables of {asked.engine.title} describe drafters only")
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
-        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind")
+        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
     return LOADERS[asked.engine.name](source, ranks)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import pytest
 
 from convertkit.engines import llamacpp_load
+from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.registry import RULES, drafter_in, rules_of
 from convertkit.engines.rules import ENGINES, holds, parse_engine, parse_engines
+from convertkit.engines.source import Source
+from convertkit.engines.targets import target_in
 from convertkit.engines.vllm_params import Target
 from convertkit.errors import ConvertError
 from tests.engines.cases import build, cases
 from tests.engines.drafters import H, N, V
+from tests.engines.target_cases import build_target, specs_of, target_cases
 from tests.engines.test_vllm_load import source_of
 
 CASES = dict(cases())
+TARGETS = dict(target_cases())
 TARGET = Target(N, V, H)
 
 
@@ -67,3 +72,30 @@ def test_values_of_the_wrong_kind_are_named(key: str, value: object) -> None:
     for one in parse_engines(["all"]):
         load = drafter_in(one, source_of(made), TARGET, 1, "BF16")
         assert (load.status, f"'{key}'" in load.unknown) == ("unknown", True)
+
+
+@pytest.mark.parametrize("key", ["depth", "num_hidden_layers", "num_experts"])
+@pytest.mark.parametrize("size", [5000, 10**9, -1])
+def test_what_is_counted_one_by_one_has_a_limit(key: str, size: int) -> None:
+    made = build_target(TARGETS["hybrid whole"])
+    made.config = {**made.config, "vision_config": {**made.config["vision_config"]},
+                   "text_config": {**made.config["text_config"]}}  # fmt: skip
+    section = made.config["vision_config" if key == "depth" else "text_config"]
+    assert key in section
+    section[key] = size
+    for one in parse_engines(["all"]):
+        load = target_in(one, Source(specs_of(made), made.config, {}), "causal-lm", 1)
+        assert (load.status, f"'{key}'" in load.unknown) == ("unknown", True)
+
+
+def test_experts_of_all_layers_have_a_limit() -> None:
+    assert list(wrong_kinds({"num_hidden_layers": 4000, "num_experts": 4000})) == ["num_experts"]
+    assert list(wrong_kinds({"num_hidden_layers": 100, "num_experts": 1000})) == []
+
+
+@pytest.mark.parametrize("size", [["x"], {"a": 1}, "16", 16.5, True])
+def test_a_strange_group_size_is_not_crashed_on(size: object) -> None:
+    made = build(CASES["uniform mlp"])
+    made.config["quantization_config"] = {**made.config["quantization_config"], "group_size": size}
+    for one in parse_engines(["all"]):
+        assert drafter_in(one, source_of(made), TARGET, 1, "BF16").status

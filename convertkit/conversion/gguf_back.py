@@ -122,8 +122,11 @@ def _config(opened: Opened, request: BackRequest) -> tuple[dict[str, Any], list[
 def _documents(
     config: Mapping[str, Any], request: BackRequest, units: Sequence[Unit], layout: Layout
 ) -> dict[str, bytes]:
-    if request.dialect is None or not any(isinstance(unit, Ungroup) for unit in units):
+    if request.dialect is None:
         return {CONFIG: dump_config(config)}
+    if not any(isinstance(unit, Ungroup) for unit in units):
+        raise refusal("E_NOT_QUANTIZED", f"the GGUF holds no NVFP4 weight that could stay packed for {request.dialect}",
+                      fix="leave out --dialect, and pack the output: convertkit pack-nvfp4")  # fmt: skip
     specs = [spec for unit in units for spec in unit.outputs]
     block, quant_config = write_quantization(request.dialect, specs, layout, target_layers=request.target_layers)
     documents = {CONFIG: dump_config(with_quantization(config, block))}

@@ -10,6 +10,7 @@ import pytest
 
 from convertkit.containers.folder import open_any
 from convertkit.containers.reader import Reader
+from convertkit.errors import ConvertError
 from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.pack import pack_nvfp4
 from tests.gguf.made import convert, keys, make, tensors, truncated
@@ -83,6 +84,14 @@ def test_activation_scales_go_there_and_back(tmp_path: Path) -> None:
     assert not any(key.startswith("general.tensor_extra") for key in keys(tmp_path / "m.gguf"))
     from_gguf(tmp_path / "m.gguf", tmp_path / "back", config_from=source, dialect="modelopt")
     assert stored(tmp_path / "back") == stored(source)
+
+
+def test_a_dialect_without_nvfp4_weights_is_refused(tmp_path: Path, target: Path) -> None:
+    out, _ = make(tmp_path, "dflash", target, "q8_0")
+    with pytest.raises(ConvertError) as caught:
+        from_gguf(out, tmp_path / "back", dialect="modelopt")
+    assert caught.value.code == "E_NOT_QUANTIZED"
+    assert not (tmp_path / "back").exists()
 
 
 def stored(folder: Path) -> dict[str, bytes]:

@@ -47,7 +47,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
     given = ", ".join(f"--{key.replace('_', '-')} {value}" for key, value in row["give"].items())
     told = f"; give {given}" if given else ""
     wrong = len(row["differs"]) + len(row["refuses"])
-    return ("what is meant" if not wrong else f"{wrong} fields otherwise, see below") + told
+    return ("what is meant" if not wrong else f"{wrong} field{'s' * (wrong > 1)} otherwise, see below") + told
 
 
 def _said(name: str, value: Any) -> bool:

@@ -93,7 +93,8 @@ def partial_groups(packed: Iterable[str], dense: Iterable[str], layout: Layout) 
             "error",
             f"{len(family.names)} x '{family.template}' would stay dense while its fused partners are packed",
             tensor=f"{family.names[0]}.weight",
-            fix="include or exclude the whole group, for example q_proj, k_proj and v_proj",
+            fix="include or exclude the whole group, for example q_proj, k_proj and v_proj; if the source is "
+            "packed so, expand it first",
         )
         for family in families(halves).values()
     )

@@ -18,7 +18,7 @@ from convertkit.containers.folder import WEIGHTS
 from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.containers.reader import PRESENT
 from convertkit.containers.safetensors import read_header
-from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.hub.address import Address, parse_address
 from convertkit.hub.listing import RemoteFile, client, commit_of, list_files, said
 
@@ -193,6 +193,9 @@ def _fill(address: Address, url: str, stream: Any, part: Range) -> Range:
         if response.status_code != 206:
             utils.hf_raise_for_status(response)
             raise refusal("E_HUB", f"{address}: the server sends whole files only (status {response.status_code})")
+        stated = response.headers.get("Content-Range", "")
+        if not stated.startswith(f"bytes {start}-{end - 1}/"):
+            raise refusal("E_HUB", f"{address}: the server sent other bytes than asked for ('{shown(stated)}')")
         for chunk in response.iter_bytes():
             data += chunk
             if len(data) > end - start:

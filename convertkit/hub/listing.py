@@ -9,8 +9,12 @@ from typing import Any
 
 from convertkit.errors import ConvertError, refusal, shown
 from convertkit.hub.address import Address
+from convertkit.release.paths import path_fault
 
 NEEDS = "pip install huggingface_hub"
+
+MOST_BYTES = 1 << 42
+"""Of one file; a list that states more is malformed."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,18 @@ def list_files(address: Address, commit: str, *, recursive: bool) -> list[Remote
             address.repo, address.folder or None, recursive=recursive, revision=commit
         )  # fmt: skip
         files = [
-            RemoteFile(row.path, row.size, row.blob_id, None if row.lfs is None else row.lfs.sha256)
+            _sound(RemoteFile(row.path, row.size, row.blob_id, None if row.lfs is None else row.lfs.sha256), address)
             for row in rows
             if type(row).__name__ == "RepoFile"
         ]
     return sorted(files, key=lambda file: file.path.encode("utf-8", "surrogateescape"))
+
+
+def _sound(file: RemoteFile, address: Address) -> RemoteFile:
+    """The row, unless it says what no file can have: the client passes on whatever the server sent."""
+    sized = type(file.size_bytes) is int and 0 <= file.size_bytes <= MOST_BYTES
+    named = isinstance(file.path, str) and path_fault(file.path) is None
+    if not (sized and named and (file.sha256 is None or isinstance(file.sha256, str))):
+        raise refusal("E_HUB", f"{address}: the list of files is malformed at '{shown(str(file.path))}'",
+                      fix="check that this is a hub")  # fmt: skip
+    return file

@@ -69,13 +69,17 @@ def _rows(document: Any, file: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _entry(root: Path, path: str, row: Mapping[str, Any], findings: list[Finding]) -> FileEntry:
-    size = row.get("size") if type(row.get("size")) is int else None
+    size = _size(row)
     lfs = row.get("lfs")
     if isinstance(lfs, Mapping):
         sha256 = lfs.get("sha256", lfs.get("oid"))
-        return FileEntry(path, lfs.get("size", size), str(sha256).removeprefix("sha256:"))
+        return FileEntry(path, _size(lfs) if "size" in lfs else size, str(sha256).removeprefix("sha256:"))
     oid = row.get("oid", row.get("blobId"))
     return FileEntry(path, size, _same_blob(root, path, oid, findings))
+
+
+def _size(row: Mapping[str, Any]) -> int | None:
+    return row["size"] if type(row.get("size")) is int else None
 
 
 def _same_blob(root: Path, path: str, oid: Any, findings: list[Finding]) -> str:

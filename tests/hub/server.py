@@ -113,7 +113,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "wrong" and data:
             data = bytes([data[0] ^ 1]) + data[1:]
         partial = match is not None and fault != "no ranges"
-        more = {"Content-Range": f"bytes {start}-{end - 1}/{size}"} if partial else {}
+        shift = fault == "elsewhere"
+        more = {"Content-Range": f"bytes {start + shift}-{end - 1 + shift}/{size}"} if partial else {}
         cut = fault == "cut" and self.hub.requests[f"cut {name}"] < 1 and len(data) > 1000
         self.hub.requests[f"cut {name}"] += cut
         self._send(206 if more else 200, data[: len(data) // 2] if cut else data, {**(head or {}), **more}, end - start)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,22 @@ def test_a_server_without_ranges_is_refused_for_headers(drafter: Path, tmp_path:
         done = convertkit(hub, tmp_path / "home", "inspect", "hf://org/drafter")
     assert done.returncode == 4
     assert "E_HUB" in done.stderr
+
+
+def test_other_bytes_than_asked_for_are_refused(drafter: Path, tmp_path: Path) -> None:
+    with serve(drafter, **{"model.safetensors": "elsewhere"}) as hub:
+        done = convertkit(hub, tmp_path, "inspect", "hf://org/drafter")
+    assert done.returncode == 4
+    assert "E_HUB: " in done.stderr
+
+
+@pytest.mark.parametrize("size", [-5, 10**18, "x", None])
+def test_a_list_that_no_repository_has_is_refused(drafter: Path, tmp_path: Path, size: Any) -> None:
+    with serve(drafter) as hub:
+        hub.known[drafter / "model.safetensors"] = (size, "0" * 40, "0" * 64)
+        done = convertkit(hub, tmp_path, "inspect", "hf://org/drafter")
+    assert done.returncode == 4
+    assert "E_HUB: " in done.stderr
 
 
 def test_gguf_files_are_not_read_by_parts(tmp_path: Path) -> None:

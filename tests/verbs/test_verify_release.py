@@ -340,3 +340,10 @@ def test_lists_that_are_none(out: Path, tmp_path: Path, text: str) -> None:
     with pytest.raises(ConvertError) as caught:
         verify(out, sums=tmp_path / "list.json")
     assert caught.value.status == 3
+
+
+@pytest.mark.parametrize("size", ["x", None, True, 9.5, [], -1])
+def test_a_list_whose_sizes_are_none_is_no_crash(out: Path, tmp_path: Path, size: object) -> None:
+    row = {"path": "LICENSE", "size": size, "lfs": {"oid": "0" * 64, "size": size}}
+    (tmp_path / "list.json").write_text(json.dumps([row]))
+    assert verify(out, sums=tmp_path / "list.json", allow_extra=["*"]).status == 1

@@ -78,6 +78,7 @@ CODES: dict[str, Code] = {
     "E_GGUF_METADATA": Code(1, "A key that llama.cpp needs is missing, of the wrong type or out of range."),
     "W_GGUF_ARCH": Code(0, "The architecture is unknown, so only the container was checked."),
     "W_GGUF_PRE": Code(0, "The pre-tokenizer is not named."),
+    "W_GGUF_ENDS": Code(0, "The vocabulary does not name its end, or its beginning though that is put first."),
     "E_TOKENIZER": Code(3, "A vocabulary cannot be read, does not fit the model, or its pre-tokenizer is unknown."),
     "E_ARCH": Code(3, "llama.cpp has no architecture for the model that convertkit converts."),
     "E_TARGET": Code(3, "The drafter does not fit the target model."),

@@ -37,7 +37,7 @@ from convertkit.layouts.gguf_names import (
     expected_names,
     from_gguf,
 )
-from convertkit.layouts.gguf_vocabulary import MODEL, TOKENS, vocabulary_faults
+from convertkit.layouts.gguf_vocabulary import DEFAULT_END, MODEL, TOKENS, unnamed_ends, vocabulary_faults
 from convertkit.layouts.layout import evaluate
 
 USE = {"stage": "use"}
@@ -214,6 +214,8 @@ def _vocabulary_findings(view: View) -> Iterator[Finding]:
     if "tokenizer.ggml.pre" not in view.metadata:
         yield finding("W_GGUF_PRE", "warning", "without it llama.cpp splits text in a way of its own",
                       key="tokenizer.ggml.pre")  # fmt: skip
+    for key in unnamed_ends(view.metadata):
+        yield finding("W_GGUF_ENDS", "warning", f"without it llama.cpp takes token {DEFAULT_END}", key=key)
     count = len(tokens) if isinstance(tokens, Strings) else 0
     for key, value in view.metadata.items():
         named = key.startswith("tokenizer.ggml.") and key.endswith("_token_id") and isinstance(value, Scalar)

@@ -12,6 +12,8 @@ from convertkit.containers.gguf_values import Scalar, Strings, Value
 
 MODEL = "tokenizer.ggml.model"
 TOKENS = "tokenizer.ggml.tokens"
+DEFAULT_END = 11
+"""The token that ends and begins texts of a byte-level vocabulary which names none (``llama_vocab::impl::load``)."""
 
 
 def repeated_token(tokens: Iterable[str]) -> str | None:
@@ -46,3 +48,14 @@ def vocabulary_faults(vocabulary: Mapping[str, Value]) -> dict[str, str]:
     pieces = isinstance(model, Scalar) and model.value == "llama"
     found = {"load": repeated_token(words), "use": bytes_without_token(words) if pieces else None}
     return {stage: message for stage, message in found.items() if message is not None}
+
+
+def unnamed_ends(vocabulary: Mapping[str, Value]) -> list[str]:
+    """Keys without which llama.cpp takes an ordinary token of a byte-level vocabulary for the end of every answer, or
+    puts one before every text. For sentencepiece models its defaults, 1 and 2, are the usual ones."""
+    model, adds = vocabulary.get(MODEL), vocabulary.get("tokenizer.ggml.add_bos_token")
+    if not isinstance(model, Scalar) or model.value != "gpt2":
+        return []
+    names = ["eos", *(["bos"] if isinstance(adds, Scalar) and adds.value is True else [])]
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in names)
+    return [key for key in keys if key not in vocabulary]

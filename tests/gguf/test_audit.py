@@ -165,6 +165,23 @@ def test_the_audit_names_it(what: str, files: Path, tmp_path: Path) -> None:
     assert result.status == 1
 
 
+@pytest.mark.parametrize(("changes", "warned"), [
+    ({}, []),
+    ({"tokenizer.ggml.eos_token_id": None}, ["eos"]),
+    ({"tokenizer.ggml.add_bos_token": Scalar("bool", True)}, ["bos"]),
+    ({"tokenizer.ggml.add_bos_token": Scalar("bool", True), "tokenizer.ggml.bos_token_id": u32(3)}, []),
+])  # fmt: skip
+def test_an_end_that_llama_cpp_would_make_up_is_a_warning(
+    changes: dict[str, Value | None], warned: list[str], files: Path, tmp_path: Path
+) -> None:
+    metadata, tensors = load(files / "qwen3.gguf")
+    kept = {key: value for key, value in {**metadata, **changes}.items() if value is not None}
+    result = audit(save(tmp_path / "x.gguf", kept, tensors))
+    found = [item.where.key for item in result.findings if item.code == "W_GGUF_ENDS"]
+    assert found == [f"tokenizer.ggml.{name}_token_id" for name in warned]
+    assert result.status == 0
+
+
 def of_type(dtype: str) -> Callable[[Metadata, Tensors], None]:
     def change(metadata: Metadata, tensors: Tensors) -> None:
         spec = TensorSpec("blk.0.ffn_down.weight", dtype, tensors["blk.0.ffn_down.weight"][0].shape)

@@ -81,7 +81,8 @@ def _relative(path: Path, base: Path) -> str:
 def _lines(checkpoint: Checkpoint, source: str, base: Path, target: str | None, target_id: str | None) -> Iterator[str]:
     """``source`` and ``target`` as the recipe spells them."""
     identity = identify(checkpoint)
-    name = checkpoint.root.resolve().name.removesuffix("-bf16") or "release"
+    called = checkpoint.root.resolve().name.removesuffix("-bf16")
+    name = re.sub(r"[^0-9A-Za-z._-]+", "-", called).strip("._-")[:96] or "release"
     drafter = identity.kind == "drafter"
     yield "# A recipe for `convertkit release`. Paths are relative to this file."
     what = f"{identity.layout.name} ({identity.kind}), {identity.dialect}"
@@ -105,7 +106,7 @@ def _lines(checkpoint: Checkpoint, source: str, base: Path, target: str | None, 
     yield from _engines(identity, drafter)
     yield "# Limits of the fidelity gate, as in `convertkit gate --help`."
     yield "[thresholds]\n# max_rel_rms = 0.125\n"
-    yield from _card(identity, drafter, target_id, _license(checkpoint))
+    yield from _card(identity, name, target_id, _license(checkpoint))
 
 
 def _license(checkpoint: Checkpoint) -> str | None:
@@ -144,9 +145,11 @@ def _engines(identity: Identity, drafter: bool) -> Iterator[str]:
         yield f'[[engines]]\nname = {_quoted(name)}\nversion = {_quoted(ENGINES[name].proven[0])}\n# variants = ["."]\n'
 
 
-def _card(identity: Identity, drafter: bool, target_id: str | None, license_: str | None) -> Iterator[str]:
+def _card(identity: Identity, name: str, target_id: str | None, license_: str | None) -> Iterator[str]:
+    """No word of it stands for another: a recipe that nobody edited makes a card without gaps."""
+    drafter = identity.kind == "drafter"
     yield "# Front matter and text of README.md. Everything in it that is a number is generated."
-    yield '[card]\ntitle = "…"\nsummary = """\n…\n"""'
+    yield f'[card]\ntitle = {_quoted(name)}\n# summary = "What it is, and for whom."'
     yield f"license = {_quoted(license_)}" if license_ else '# license = "apache-2.0"'
     if target_id:
         yield f"base_model = [{_quoted(target_id)}]"

@@ -204,8 +204,15 @@ def test_init_writes_a_recipe_that_release_reads(seed: Path, tmp_path: Path) -> 
     assert [variant.format for variant in recipe.variants] == ["nvfp4-modelopt-mixed", "bf16"]
     assert text == (tmp_path / "drafter.toml").read_text()
     make(tmp_path / "drafter.toml", tmp_path / "out")
+    assert "…" not in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(ConvertError, match="E_OUT_EXISTS"):
         release_init(seed / "drafter", output=tmp_path / "drafter.toml")
+
+
+def test_init_of_a_folder_whose_name_is_no_name_of_a_release(seed: Path, tmp_path: Path) -> None:
+    shutil.copytree(seed / "drafter", tmp_path / "-mein Dräfter!")
+    release_init(tmp_path / "-mein Dräfter!", output=tmp_path / "it.toml")
+    assert read_recipe(tmp_path / "it.toml").name == "mein-Dr-fter"
 
 
 def test_the_command(seed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

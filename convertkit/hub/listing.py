@@ -16,6 +16,9 @@ NEEDS = "pip install huggingface_hub"
 MOST_BYTES = 1 << 42
 """Of one file; a list that states more is malformed."""
 
+CLOSED = (401, 403, 404)
+"""Statuses that waiting does not change."""
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -63,7 +66,9 @@ def said(address: Address) -> Iterator[None]:
 
 def _failed(address: Address, error: Exception) -> ConvertError:
     first = (str(error).splitlines() or [""])[0]
-    return refusal("E_HUB", f"{address}: {type(error).__name__}: {shown(first)}", fix="try again later")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    fix = "check the name, and HF_TOKEN for what is not open to all" if status in CLOSED else "try again later"
+    return refusal("E_HUB", f"{address}: {type(error).__name__}: {shown(first)}", fix=fix)
 
 
 def commit_of(address: Address) -> str:

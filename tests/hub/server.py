@@ -73,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests[f"{self.command} {path}"] += 1
+        if self.hub.faults.get("closed", "") != "":
+            return self._json({"error": "no"}, int(self.hub.faults["closed"]))
         if path.startswith(f"/api/models/{REPO}/tree/{COMMIT}"):
             folder = path.removeprefix(f"/api/models/{REPO}/tree/{COMMIT}").strip("/")
             return self._json(self.hub.tree(folder, "recursive=True" in self.path or "recursive=true" in self.path))

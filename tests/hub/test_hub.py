@@ -151,6 +151,14 @@ def test_a_list_that_no_repository_has_is_refused(drafter: Path, tmp_path: Path,
     assert "E_HUB: " in done.stderr
 
 
+@pytest.mark.parametrize("status", ["401", "403", "404"])
+def test_what_waiting_does_not_open_is_said(drafter: Path, tmp_path: Path, status: str) -> None:
+    with serve(drafter, closed=status) as hub:
+        done = convertkit(hub, tmp_path, "inspect", "hf://org/drafter")
+    assert done.returncode == 4
+    assert "HF_TOKEN" in done.stderr
+
+
 def test_gguf_files_are_not_read_by_parts(tmp_path: Path) -> None:
     (tmp_path / "repo").mkdir()
     with (tmp_path / "repo" / "model.gguf").open("wb") as stream:

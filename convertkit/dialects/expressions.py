@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 MAX_REPEATS = 8
 MAX_NESTING = 32
 MAX_POSITIONS = 20_000
+MAX_LINKS = 100_000
 
 Symbol = str
 """One character of a name, or the empty string for its end."""
@@ -47,6 +48,7 @@ class Net:
 
     accepts: list[Accepts] = field(default_factory=list)
     follow: list[int] = field(default_factory=list)
+    links: int = 0
 
     def add(self, accepts: Accepts) -> Part:
         if len(self.accepts) >= MAX_POSITIONS:
@@ -57,6 +59,11 @@ class Net:
         return Part(False, bit, bit, single=True)
 
     def link(self, last: int, first: int) -> None:
+        """Let ``first`` follow each position of ``last``. Raises PatternFault for a chain of optional pieces, whose
+        links grow with its square."""
+        self.links += last.bit_count()
+        if self.links > MAX_LINKS:
+            raise PatternFault("the patterns have too many optional pieces", unsafe=True)
         while last:
             low = last & -last
             self.follow[low.bit_length() - 1] |= first

@@ -186,7 +186,10 @@ class _Excluder:
             raise Unknown("an excluded module of the quantization config is an expression that is not described")
         self._names = frozenset(name.rstrip(".") for name in names)
         stars = [name for name in names if "*" in name]
-        self._globs = Matcher([("glob", name) for name in stars]) if stars else None
+        try:
+            self._globs = Matcher([("glob", name) for name in stars]) if stars else None
+        except PatternFault as fault:
+            raise Unknown(f"a pattern of the quantization config is not matched: {fault}") from None
         self._packed = {**FUSED_SHARDS, **packed}
 
     def __call__(self, module: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
 from typing import TYPE_CHECKING, Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault
@@ -85,3 +87,18 @@ def matching(entries: Sequence[str]) -> Callable[[str], str | None]:
         return expressions[min(hits)] if hits else None
 
     return match
+
+
+MAX_GLOBS, MAX_GLOB = 4096, 4096
+
+
+def part_or_glob(listed: Sequence[str]) -> Callable[[str], bool]:
+    """Whether an entry is a part of a name or matches it as ``fnmatch`` does; one without signs of a glob that matches
+    is a part already. Raises Unknown for more globs than any config has: each is compiled."""
+    globs = [entry for entry in listed if any(sign in entry for sign in "*?[")]
+    if len(globs) > MAX_GLOBS or any(len(entry) > MAX_GLOB for entry in globs):
+        raise Unknown(f"more than {MAX_GLOBS:,} patterns, or one of more than {MAX_GLOB:,} characters, are not matched")
+    compiled = [re.compile(translate(entry)) for entry in globs]
+    return lambda module: (
+        any(entry in module for entry in listed) or any(glob.match(module) is not None for glob in compiled)
+    )

@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from convertkit.engines.model import Unknown, stop
-from convertkit.engines.vllm_compressed import compressed_tensors
+from convertkit.engines.vllm_compressed import compressed_tensors, part_or_glob
 
 Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
 """How vLLM builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with activation
@@ -202,8 +201,7 @@ def excluded_entries(block: Mapping[str, Any], mapped: Callable[[str], str]) -> 
 
 
 def _excluder(block: Mapping[str, Any], mapped: Callable[[str], str]) -> Callable[[str], bool]:
-    listed = excluded_entries(block, mapped)
-    return lambda module: any(entry in module or fnmatchcase(module, entry) for entry in listed)
+    return part_or_glob(excluded_entries(block, mapped))
 
 
 def check_group_size(info: Mapping[str, Any]) -> None:

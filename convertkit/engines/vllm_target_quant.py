@@ -8,11 +8,10 @@ one, and routed experts are one module that is asked for in its own ways. Every 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from convertkit.engines.model import stop
-from convertkit.engines.vllm_compressed import class_meant, ct_lists, matching
+from convertkit.engines.vllm_compressed import class_meant, ct_lists, matching, part_or_glob
 from convertkit.engines.vllm_quant import (
     NONE,
     Ask,
@@ -66,7 +65,7 @@ def _excluded(block: Mapping[str, Any], shards: Shards, rename: Rename) -> Calla
     """Exact names first, where the shards of a fused linear must agree, then parts of names, then patterns
     (``modelopt.py:191``)."""
     listed = excluded_entries(block, rename)
-    exact = frozenset(listed)
+    exact, inside = frozenset(listed), part_or_glob(listed)
 
     def excluded(module: str) -> bool:
         parent, _, leaf = module.rpartition(".")
@@ -77,7 +76,7 @@ def _excluded(block: Mapping[str, Any], shards: Shards, rename: Rename) -> Calla
                 raise stop("create", message, "vllm.quant-shards", tensor=module)
             if skipped == {True}:
                 return True
-        return any(entry in module or fnmatchcase(module, entry) for entry in listed)
+        return inside(module)
 
     return excluded
 

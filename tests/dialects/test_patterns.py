@@ -98,6 +98,13 @@ def test_too_many_patterns_together_are_refused() -> None:
         Matcher([("regex", "a" * 500)] * 50)
 
 
+def test_a_chain_of_optional_pieces_is_refused() -> None:
+    fault = pattern_fault("regex", "a?" * 5000 + "b")
+    assert fault is not None
+    assert fault.unsafe
+    assert pattern_fault("regex", "a?" * 50 + "b") is None
+
+
 @pytest.mark.parametrize("text", ["(" * 5000 + ")" * 5000, "a{" + "9" * 5000 + "}", "a{1," + "9" * 5000 + "}"])
 def test_patterns_that_would_exhaust_the_reader_are_unsafe(text: str) -> None:
     fault = pattern_fault("regex", text)

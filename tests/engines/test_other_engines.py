@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import pytest
 
 from convertkit.engines import llamacpp_load
@@ -10,6 +12,7 @@ from convertkit.engines.registry import RULES, drafter_in, rules_of
 from convertkit.engines.rules import ENGINES, holds, parse_engine, parse_engines
 from convertkit.engines.source import Source
 from convertkit.engines.targets import target_in
+from convertkit.engines.vllm_compressed import part_or_glob
 from convertkit.engines.vllm_params import Target
 from convertkit.errors import ConvertError
 from tests.engines.cases import build, cases
@@ -99,3 +102,18 @@ def test_a_strange_group_size_is_not_crashed_on(size: object) -> None:
     made.config["quantization_config"] = {**made.config["quantization_config"], "group_size": size}
     for one in parse_engines(["all"]):
         assert drafter_in(one, source_of(made), TARGET, 1, "BF16").status
+
+
+@pytest.mark.parametrize("entry", ["*a" * 13 + "*b", "*" * 5000, "[" * 5000, "*[!a]*?" * 1500])
+def test_hostile_globs_are_not_crashed_on(entry: str) -> None:
+    made = build(CASES["uniform mlp"])
+    made.config["quantization_config"] = {**made.config["quantization_config"], "ignore": [entry]}
+    for one in parse_engines(["all"]):
+        assert drafter_in(one, source_of(made), TARGET, 1, "BF16").status
+
+
+def test_globs_and_parts_of_names_as_fnmatch_takes_them() -> None:
+    names = ["layers.0.mlp.up_proj", "layers.11.mlp.up_proj", "fc", "lm_head"]
+    for entry in ("layers.1", "*up_proj", "layers.[0-9].mlp*", "f?", "?c", "mlp", "LM_head", "[", "fc*", ""):
+        expected = [entry in name or fnmatchcase(name, entry) for name in names]
+        assert [part_or_glob(["other", entry])(name) for name in names] == expected

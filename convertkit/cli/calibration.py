@@ -9,7 +9,7 @@ import click
 
 from convertkit.cli.common import SourcePath, force_option, shared_options
 from convertkit.cli.runner import Outcome, Shared, run
-from convertkit.cli.text import pairs, path_text
+from convertkit.cli.text import count_text, pairs, path_text
 
 
 @click.command(
@@ -82,7 +82,10 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
         ("calibration", path_text(out)),
         ("states", f"{made.origin}, of {made.target} in {made.dtype}"),
         ("target layers", f"{', '.join(map(str, made.layers))}, {width} wide"),
-        ("positions", f"{about['positions']} in {about['sequences']} sequences, {about['recorded']} by the target"),
+        (
+            "positions",
+            f"{about['positions']} in {count_text(about['sequences'], 'sequence')}, {about['recorded']} by the target",
+        ),
     ]
     return Outcome(about, pairs(lines))
 

@@ -66,6 +66,7 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
     else:
         made = calibration.read_calibration(out)
     width = next((values.shape[1] for values in made.hidden.values()), 0)
+    sequences = len(set(made.sequences.tolist()))
     about = {
         "schema": "convertkit.calibration/1",
         "path": out.name,
@@ -75,7 +76,7 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
         "layers": list(made.layers),
         "width": width,
         "positions": int(made.tokens.size),
-        "sequences": len(set(made.sequences.tolist())),
+        "sequences": sequences,
         "recorded": int(made.recorded.sum()),
     }
     lines = [
@@ -84,7 +85,7 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
         ("target layers", f"{', '.join(map(str, made.layers))}, {width} wide"),
         (
             "positions",
-            f"{about['positions']} in {count_text(about['sequences'], 'sequence')}, {about['recorded']} by the target",
+            f"{about['positions']} in {count_text(sequences, 'sequence')}, {about['recorded']} by the target",
         ),
     ]
     return Outcome(about, pairs(lines))

@@ -90,7 +90,8 @@ class Faults:
             if fault is not None and fault.unsafe:
                 fix = "repeat single characters only, as in re:.*name$"
                 self.add(key, f"the pattern '{entry}' has {fault}", fix=fix)
-        good = [entry for entry in entries if entry not in bad]
+        unused = set(bad)
+        good = [entry for entry in entries if entry not in unused]
         try:
             Matcher([(syntax, entry.removeprefix("re:")) for entry in good])
         except PatternFault as fault:

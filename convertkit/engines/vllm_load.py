@@ -224,6 +224,11 @@ def _renamed(engine: str, eagle: bool, quantized: bool) -> tuple[str, str]:
 def _unknown(stored: str, engine: str, quantized: bool, book: Book) -> None:
     """A name that no parameter has: ignored if it ends like a bias (or scale) of a module that exists, else refused
     (``models/utils.py:423``)."""
+    linear, _, inside = engine.partition("_proj.")
+    if linear.endswith((".qkv", ".gate_up")) and "." in inside:  # fused linears look for a module of that name
+        message = f"AttributeError: `{inside.split('.')[0]}` is not an nn.Module (for the stored '{stored}')"
+        book.refuse("load_weights", message, "vllm.unknown-name", stored)
+        return
     modules = modules_of(book.parameters) | {
         f"{name.removesuffix('.o_proj')}.{leaf}"
         for name in modules_of(book.parameters) if name.endswith("self_attn.o_proj") for leaf in PARAMETERLESS

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from convertkit.checkpoint import TensorSpec
 from convertkit.engines.model import Load
 from convertkit.engines.registry import RULES
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_load import load_drafter
 from convertkit.engines.vllm_params import Target
 from tests.engines.cases import Case, build, cases, slug
-from tests.engines.drafters import Draft, H, N, V
+from tests.engines.drafters import Draft, H, N, V, draft
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "vllm-0.33.0.json").read_text())
 CASES = dict(cases())
@@ -142,3 +143,17 @@ def test_ranks_divide_what_is_divided() -> None:
     ] == (48, 64)
     three = load_drafter(whole, Target(N, V, H), 3)
     assert (three.status, three.refusals[0].rule) == ("refused", "vllm.tp-divides")
+
+
+LEAVES = ("self_attn.q_proj.weight.bias", "mlp.up_proj.weight_scale.k_scale", "mlp.gate_proj.x.bias")
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark", "speculators-eagle3"])
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_names_inside_a_part_of_a_fused_linear_are_refused(kind: str, leaf: str) -> None:
+    """Run against vLLM 0.33.0: ``linear.py:1349`` looks for a module of that name, whatever the ending."""
+    made = draft(kind)
+    name = f"layers.0.{leaf}"
+    made.specs = {**made.specs, name: TensorSpec(name, "BF16", (H,))}
+    load = load_drafter(source_of(made), Target(N, V, H))
+    assert (load.status, load.refusals[0].tensor) == ("refused", name)

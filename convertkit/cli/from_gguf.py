@@ -33,7 +33,10 @@ DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
     help="Take config.json from here; its numbers must be those of the GGUF.",
 )
 @click.option(
-    "--target-model", type=SourcePath(headers_only=True), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+    "--target-model",
+    type=SourcePath(headers_only=True),
+    metavar="DIR",
+    help="Folder of the drafter's target, for the audit; EAGLE-3 needs it.",
 )
 @writing_options
 @shared_options

@@ -52,7 +52,10 @@ SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-si
 @click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses: they share one global scale.")
 @click.option("--reversible-scale", is_flag=True, help="Choose global scales whose reciprocal inverts back exactly.")
 @click.option(
-    "--target-model", type=SourcePath(headers_only=True), metavar="DIR", help="Folder of the target (EAGLE-3 only)."
+    "--target-model",
+    type=SourcePath(headers_only=True),
+    metavar="DIR",
+    help="Folder of the drafter's target, for the audit; EAGLE-3 needs it.",
 )
 @click.option("--as-served", type=click.Choice(ENGINES), help="Judge the pack as this engine would serve it.")
 @threshold_options

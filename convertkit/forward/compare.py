@@ -100,9 +100,26 @@ def _selected(
     previous = inputs.tokens[inputs.proposed - 1].flatten().expand(len(it.specs), -1)
     scores = selector_scores(it, hidden, previous, candidates, unary)[: CANDIDATE + 1]
     candidates = candidates[: CANDIDATE + 1]
-    first = candidates.gather(-1, scores.argmax(-1, keepdim=True))[..., 0]
+    first = candidates.gather(-1, _ranked(scores).argmax(-1, keepdim=True))[..., 0]
     held = (candidates == tokens[:, None]).to(scores.dtype)
     return first, (scores.softmax(-1) * held).sum(-1)
+
+
+def _ranked(values: Tensor) -> Tensor:
+    """The values with what is no number behind all others: devices differ in where they would sort it."""
+    return values.masked_fill(values.isnan(), float("-inf"))
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """Places of the ``count`` largest values, the largest first and of equal ones the first: the same on every device,
+    which ``topk`` does not promise."""
+    ranked = _ranked(values)
+    last = ranked.topk(count, -1).values[..., -1:]
+    above, equal = ranked > last, ranked == last
+    taken = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    places = taken.nonzero()[:, -1].view(*values.shape[:-1], count)
+    order = ranked.gather(-1, places).sort(-1, descending=True, stable=True).indices
+    return places.gather(-1, order)
 
 
 class _Scan:
@@ -126,8 +143,8 @@ class _Scan:
         held = (tile, places) if self.top is None else tuple(
             torch.cat(pair, -1) for pair in zip(self.top, (tile, places), strict=True)
         )  # fmt: skip
-        values, index = held[0].topk(min(self.count, held[0].shape[-1]), -1)
-        self.top = values, held[1].gather(-1, index)
+        index = _largest(held[0], min(self.count, held[0].shape[-1]))
+        self.top = held[0].gather(-1, index), held[1].gather(-1, index)
         peak = tile.max(-1).values if self.peak is None else torch.maximum(self.peak, tile.max(-1).values)
         shrink = torch.zeros_like(peak) if self.peak is None else (self.peak - peak).exp()
         weights = (tile - peak[..., None]).exp()

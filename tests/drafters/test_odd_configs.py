@@ -12,6 +12,7 @@ import torch
 
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.drafters import to_dflash, to_speculators
 from convertkit.verbs.inspect import inspect
@@ -115,17 +116,20 @@ def test_causal_full_layers_are_lost_only_if_allowed(tmp_path: Path) -> None:
 def test_what_is_odd_about_the_source_is_said(tmp_path: Path) -> None:
     source = drafter(tmp_path / "a", "dflash2", zlab2(architectures=["DFlashDraftModel"]))
     made = to_speculators(source, tmp_path / "b", target_model=target(tmp_path / "t"), **ID)
+    assert isinstance(made, Result)
     assert [item.code for item in made.findings].count("W_LAYOUT_LABEL") == 1
 
 
 def test_other_draft_tokens_than_the_block_has(tmp_path: Path) -> None:
     source = drafter(tmp_path / "a", "speculators-dflash", speculators("dflash", tokens=5))
-    words = {"target_model": target(tmp_path / "t")}
-    made = to_dflash(source, tmp_path / "b", **words)
+    big = target(tmp_path / "t")
+    made = to_dflash(source, tmp_path / "b", target_model=big)
+    assert isinstance(made, Result)
     said = [item for item in made.findings if item.code == "W_LOSS" and item.data["field"] == "draft_tokens"]
     assert said[0].fix == "give engines --num-speculative-tokens 5"
     usual = drafter(tmp_path / "c", "speculators-dflash", speculators("dflash", tokens=7))
-    made = to_dflash(usual, tmp_path / "d", **words)
+    made = to_dflash(usual, tmp_path / "d", target_model=big)
+    assert isinstance(made, Result)
     assert not [item for item in made.findings if item.code == "W_LOSS"]
 
 
@@ -221,8 +225,8 @@ def test_a_packed_eagle3_is_selected_under_the_name_that_vllm_gives_its_layer(tm
     pack_nvfp4(source, tmp_path / "p", dialect="compressed-tensors")
     targets = config_of(tmp_path / "p")["quantization_config"]["config_groups"]["group_0"]["targets"]
     assert targets == [r"re:.*\.mlp\..*"]
-    words = {"target_model": target(tmp_path / "t")}
-    to_speculators(tmp_path / "p", tmp_path / "s", **words, **ID)
-    convert(tmp_path / "s", tmp_path / "q", to="eagle3", **words)
+    big = target(tmp_path / "t")
+    to_speculators(tmp_path / "p", tmp_path / "s", target_model=big, **ID)
+    convert(tmp_path / "s", tmp_path / "q", to="eagle3", target_model=big)
     assert read(tmp_path / "q") == read(tmp_path / "p")
     assert config_of(tmp_path / "q")["quantization_config"] == config_of(tmp_path / "p")["quantization_config"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from convertkit.forward.compare import DIGITS, Slots, _Scan, output_metrics, rounded
+from convertkit.forward.compare import DIGITS, Slots, _largest, _Scan, output_metrics, rounded
 from convertkit.forward.streams import Energy
 
 Tensor = torch.Tensor
@@ -88,3 +88,13 @@ def test_energies() -> None:
     nothing.add(one * 0, one)
     assert nothing.rel_rms is None
     assert Energy().rel_rms == 0.0
+
+
+def test_the_largest_are_the_same_wherever_they_are_sought() -> None:
+    """Equal ones in the order of their places; what is no number never counts as large."""
+    nan, infinite = float("nan"), float("inf")
+    values = torch.tensor([[1.0, 3.0, 3.0, nan, 2.0, 3.0], [nan] * 6, [-infinite, 0.0, -infinite, nan, infinite, 0.0]])
+    assert _largest(values, 2).tolist() == [[1, 2], [0, 1], [4, 1]]
+    assert _largest(values, 4).tolist() == [[1, 2, 5, 4], [0, 1, 2, 3], [4, 1, 5, 0]]
+    random = torch.randn(3, 5, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(_largest(random, 10), random.topk(10, -1).indices)

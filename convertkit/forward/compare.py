@@ -118,7 +118,7 @@ def _largest(values: Tensor, count: int) -> Tensor:
     above, equal = ranked > last, ranked == last
     taken = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
     places = taken.nonzero()[:, -1].view(*values.shape[:-1], count)
-    order = ranked.gather(-1, places).sort(-1, descending=True, stable=True).indices
+    order = ranked.gather(-1, places).sort(stable=True, dim=-1, descending=True).indices
     return places.gather(-1, order)
 
 

@@ -15,7 +15,8 @@ process of its own:
 ``--copies`` measures something else instead: conversions that only rename, on a generated DFlash 2 drafter with real
 bytes (3.85 GB; ``--scale small`` and ``tiny`` for less): ``to-speculators``, and ``fix-keys`` to a new output, as
 processes of their own, beside ``cp`` of the same file and hashing it once in one thread. ``ratio`` is to 1.3 ``cp`` and
-one hashing pass over the source; ``ratio, both`` counts a pass over the output too, since both files get a digest.
+one pass of hashlib over the source; ``ratio, both`` counts a pass over the output too, since both files get a digest;
+``ratio, sha256sum`` is to 1.3 ``cp`` and one pass of that program.
 
 Prints one JSON document. FOLDER needs a filesystem with sparse files; ext4 and xfs can also insert blocks.
 """
@@ -25,19 +26,26 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.measure import (
+    convertkit,
+    copy,
+    files_in,
+    generate,
+    hash_seconds,
+    prepare_cache,
+    sha256sum_seconds,
+)  # fmt: skip
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.safetensors import encode_header
-from convertkit.demo.generate import generate
 from convertkit.verbs.manifest import manifest
 
 HIDDEN, EXPERT, EXPERTS, VOCABULARY, VISION = 2048, 512, 256, 248_320, 333
@@ -166,14 +174,6 @@ def timed(**words: Any) -> dict[str, Any]:
     return child(CHILD, {"rename": [RULE], **words})
 
 
-def hashed(path: Path) -> float:
-    """Seconds to hash a file once."""
-    began = time.perf_counter()
-    with path.open("rb") as stream:
-        hashlib.file_digest(stream, "sha256")
-    return time.perf_counter() - began
-
-
 def measure(folder: Path, layers: int, full: bool) -> dict[str, Any]:
     source = make(folder / "source", layers)
     size = (source / "model.safetensors").stat().st_size
@@ -184,7 +184,7 @@ def measure(folder: Path, layers: int, full: bool) -> dict[str, Any]:
     if full:
         result["new output"] = timed(source=str(source), out=str(folder / "new"))
         shutil.rmtree(folder / "new")
-        result["hash once"] = {"total": hashed(source / "model.safetensors")}
+        result["hash once"] = {"total": hash_seconds([source / "model.safetensors"])}
     small = timed(source=str(make(folder / "small", max(1, layers // 3))), in_place=True)
     before, listed = make(folder / "before", layers), folder / "listed"
     record(before, layers)
@@ -211,54 +211,51 @@ def _copy_sparse(source: str, target: str) -> str:
     return shutil.copy2(source, target)
 
 
-def process(words: list[str]) -> dict[str, float]:
-    """Seconds, CPU seconds and peak memory of a process. Byte code is cached, as that of an installed package is."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    began = time.perf_counter()
-    child_ = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
-    _, status, usage = os.wait4(child_.pid, 0)
-    seconds = time.perf_counter() - began
-    child_.returncode = os.waitstatus_to_exitcode(status)
-    if child_.returncode:
-        raise SystemExit(child_.stderr.read().decode() if child_.stderr else words[0])
-    return {
-        "seconds": seconds,
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "peak_bytes": usage.ru_maxrss * 1024,
-    }
-
-
-def copies(folder: Path, scale: str, rounds: int = 3) -> dict[str, Any]:
-    """Conversions of a drafter that rename only, the quickest of several rounds."""
-    generate("dflash2", folder / "source", scale=scale)
-    config = json.loads((folder / "source" / "config.json").read_text())
-    (folder / "target").mkdir()
+def write_target(folder: Path, drafter: Path) -> None:
+    """The config of a target for the drafter."""
+    config = json.loads((drafter / "config.json").read_text())
+    folder.mkdir()
     target = {
         **{key: config[key] for key in ("hidden_size", "vocab_size")},
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": config["num_target_layers"],
     }  # fmt: skip
-    (folder / "target" / "config.json").write_text(json.dumps(target))
-    source, out, weights = str(folder / "source"), str(folder / "out"), folder / "source" / "model.safetensors"
-    command = [sys.executable, "-m", "convertkit"]
+    (folder / "config.json").write_text(json.dumps(target))
+
+
+def copies(folder: Path, scale: str, rounds: int = 3) -> dict[str, Any]:
+    """Conversions of a drafter that rename only, the quickest of several rounds."""
+    source, out, target = folder / "source", folder / "out", folder / "target"
+    generate("dflash2", source, scale)
+    write_target(target, source)
     verbs = {
-        "cp": ["cp", "-r", "--reflink=never", source, out],
-        "to-speculators": [*command, "to-speculators", source, out, "--target-model", str(folder / "target"),
-                           "--target-id", "org/target"],
-        "fix-keys": [*command, "fix-keys", source, out, "--rename", "{rest}=model.{rest}"],
-    }  # fmt: skip
-    found: dict[str, Any] = {"size_bytes": weights.stat().st_size, "hash": {"seconds": hashed(weights)}}
+        "to-speculators": ["--target-model", str(target), "--target-id", "org/target"],
+        "fix-keys": ["--rename", "{rest}=model.{rest}"],
+    }
+    best: dict[str, float] = {}
+    peaks: dict[str, int] = {}
     for _ in range(rounds):
-        found["hash"]["seconds"] = min(found["hash"]["seconds"], hashed(weights))
-        for name, words in verbs.items():
-            os.sync()
-            made = process(words)
+        prepare_cache([source], cold=False)
+        found = {"hash": hash_seconds([source]), "sha256sum": sha256sum_seconds([source])}
+        found["cp"] = copy(source, out).seconds
+        shutil.rmtree(out)
+        for name, more in verbs.items():
+            prepare_cache([source], cold=False)
+            made = convertkit(name, str(source), str(out), *more)
             shutil.rmtree(out)
-            found[name] = min(found.get(name, made), made, key=lambda item: item["seconds"])
-    for name in ("to-speculators", "fix-keys"):
-        pass_, copy = found["hash"]["seconds"], 1.3 * found["cp"]["seconds"]
-        found[name]["ratio"] = found[name]["seconds"] / (copy + pass_)
-        found[name]["ratio, both"] = found[name]["seconds"] / (copy + 2 * pass_)
-    return found
+            found[name], peaks[name] = made.seconds, made.peak_bytes
+        best = {name: min(seconds, best.get(name, seconds)) for name, seconds in found.items()}
+    rows = {name: {"peak_bytes": peaks[name], **ratios(best, name)} for name in verbs}
+    return {"size_bytes": sum(path.stat().st_size for path in files_in(source)), "seconds": best, **rows}
+
+
+def ratios(seconds: Mapping[str, float], name: str) -> dict[str, float]:
+    """To 1.3 ``cp`` plus one pass over the source, by hashlib and ``sha256sum``, or a pass over both files."""
+    copied, pass_ = 1.3 * seconds["cp"], seconds["hash"]
+    return {
+        "ratio": seconds[name] / (copied + pass_),
+        "ratio, both": seconds[name] / (copied + 2 * pass_),
+        "ratio, sha256sum": seconds[name] / (copied + seconds["sha256sum"]),
+    }
 
 
 def main() -> int:
@@ -269,6 +266,8 @@ def main() -> int:
     parser.add_argument("--copies", action="store_true", help="conversions that only rename, beside cp and hashing")
     parser.add_argument("--scale", choices=("tiny", "small", "full"), default="full", help="of the drafter of --copies")
     words = parser.parse_args()
+    if words.folder:
+        words.folder.mkdir(parents=True, exist_ok=True)
     if words.copies:
         with tempfile.TemporaryDirectory(dir=words.folder, prefix="copies-") as folder:
             print(json.dumps(copies(Path(folder), words.scale), indent=2))

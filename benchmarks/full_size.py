@@ -16,23 +16,27 @@ the page cache before each measurement; without it, they are read once before.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-BLOCK_BYTES = 1 << 20
-MIB = 1 << 20
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.measure import (
+    MIB,
+    Measured,
+    convertkit,
+    copy,
+    files_in,
+    generate,
+    hash_seconds,
+    prepare_cache,
+)  # fmt: skip
 
 
 class Folders(NamedTuple):
@@ -69,17 +73,6 @@ VERBS: dict[str, Verb] = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One process: seconds on the wall and of CPU, peak memory in bytes, exit status, its JSON document."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    status: int
-    document: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Row:
     """All rounds of one verb with the units measured beside them."""
 
@@ -93,67 +86,10 @@ class Row:
         return statistics.median(run.seconds / unit for run, unit in zip(self.runs, self.unit_seconds, strict=True))
 
 
-def measure(words: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Measured:
-    """Run a command to its end. Its standard output is parsed if it is one JSON document.
-
-    Linux starts a process's peak at that of the process it was forked from, so this file imports nothing large. Byte
-    code is cached, as that of an installed package is.
-    """
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        start = time.perf_counter()
-        given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        process = subprocess.Popen(words, stdout=output, stderr=errors, cwd=ROOT, env={**given, **(environment or {})})
-        _, wait_status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(wait_status)
-        output.seek(0)
-        errors.seek(0)
-        text = output.read()
-        if process.returncode not in (0, 1):
-            raise SystemExit(
-                f"{' '.join(words)}: status {process.returncode}\n{errors.read().decode(errors='replace')}"
-            )
-    document = json.loads(text) if text.startswith(b"{") else {}
-    return Measured(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, process.returncode, document)
-
-
-def convertkit(*words: str) -> Measured:
-    """Run ``convertkit`` with the interpreter that runs this file; stage times are asked for."""
-    return measure([sys.executable, "-m", "convertkit", *words], environment={"CONVERTKIT_TIMINGS": "1"})
-
-
-def files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def hash_seconds(folders: Sequence[Path]) -> float:
-    """Seconds that hashlib needs for every file in ``folders``, in one thread."""
-    buffer = memoryview(bytearray(BLOCK_BYTES))
-    start = time.perf_counter()
-    for path in (path for folder in folders for path in files_in(folder)):
-        digest = hashlib.sha256()
-        with path.open("rb", buffering=0) as stream:
-            while read := stream.readinto(buffer):
-                digest.update(buffer[:read])
-    return time.perf_counter() - start
-
-
-def prepare_cache(folders: Sequence[Path], cold: bool) -> None:
-    """Drop the files from the page cache, or read them into it, once earlier writes have reached the disk."""
-    os.sync()
-    if not cold:
-        hash_seconds(folders)
-        return
-    for path in (path for folder in folders for path in files_in(folder)):
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def warm_up(scratch: Path, verbs: Sequence[str]) -> None:
     """Send a tiny drafter through every verb, which compiles the kernels if they are not in their cache."""
     at = folders_in(scratch / "warm")
-    measure([sys.executable, "-m", "convertkit.demo", "dflash2", str(at.source)])
+    generate("dflash2", at.source, "tiny")
     for verb in verbs:
         convertkit(*VERBS[verb].words(at), "--json")
     shutil.rmtree(scratch / "warm")
@@ -178,7 +114,7 @@ def run_round(at: Folders, verbs: Sequence[str], cold: bool) -> tuple[dict[str, 
         prepare_cache(touched, cold)
         found[name] = (run, hash_seconds(touched))
     prepare_cache((at.source,), cold)
-    copied = measure(["cp", "-r", "--reflink=never", str(at.source), str(at.copy)]).seconds
+    copied = copy(at.source, at.copy).seconds
     shutil.rmtree(at.copy)
     return found, copied
 
@@ -251,8 +187,7 @@ def main(words: Sequence[str] | None = None) -> int:
     at = folders_in(made, given.source and given.source.resolve())
     try:
         if given.source is None:
-            options = ["--scale", given.scale, *(["--on-grid"] if given.on_grid else [])]
-            seconds = measure([sys.executable, "-m", "convertkit.demo", "dflash2", str(at.source), *options]).seconds
+            seconds = generate("dflash2", at.source, given.scale, *(["--on-grid"] if given.on_grid else [])).seconds
             print(f"generated {sum(path.stat().st_size for path in files_in(at.source)):,} bytes in {seconds:.1f} s")
         warm_up(made, given.verbs)
         idle = min((convertkit("--version") for _ in range(3)), key=lambda run: run.peak_bytes)

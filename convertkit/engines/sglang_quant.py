@@ -7,15 +7,14 @@ nothing more, whatever its layer, so patterns with layers or parents never match
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault
 from convertkit.engines.model import Unknown, stop
-from convertkit.engines.vllm_quant import FUSED_SHARDS, Grid
+from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, class_meant, grids_of_targets, matching
 
-Ask = Callable[[str, str], Grid]
 Packed = Mapping[str, tuple[str, ...]]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.*\-]*", re.ASCII)
@@ -216,32 +215,26 @@ class _Excluder:
 
 def _compressed_tensors(block: Mapping[str, Any], packed: Packed) -> Ask:
     """Ignored names by shard, then targets by name, by class, by shards (``compressed_tensors/utils.py:23, 128``)."""
-    targets: dict[str, Grid] = {}
-    groups = block.get("config_groups")
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        names = group.get("targets") if isinstance(group, Mapping) else None
-        if not isinstance(names, list):
-            raise Unknown("a config group of the quantization config has no list of targets")
-        targets.update({str(name): _scheme(group) for name in names})
+    targets = grids_of_targets(block, lambda names: False)
     left_out = block.get("ignore", [])
     if left_out is None:
         raise stop("create", "'NoneType' object is not iterable", "sglang.quant-target", key="ignore")
     if not isinstance(left_out, list):
         raise Unknown("'ignore' of the quantization config is not a list")
-    ignored, wanted = _Names([str(name) for name in left_out]), _Names(list(targets))
+    ignored, wanted = _Names([str(name) for name in left_out]), matching(list(targets))
 
     def ask(module: str, kind: str) -> Grid:
         parent, _, leaf = module.rpartition(".")
         shards = [f"{parent}.{shard}" if parent else shard for shard in packed.get(leaf, ())]
         if _ignored(module, shards, ignored):
             return "dense"
-        if kind == "ParallelLMHead" and wanted.first(module) is not None:
+        if kind == "ParallelLMHead" and wanted(module) is not None:
             raise Unknown("a quantized head of compressed-tensors is not one that convertkit's tables describe")
         if not targets or kind == "ParallelLMHead":
             return "dense"
-        name = wanted.first(module) or next((one for one in targets if _class_meant(one, kind)), None)
+        name = wanted(module) or next((one for one in targets if class_meant(one, kind)), None)
         if name is None and shards:
-            found = [wanted.first(shard) for shard in shards]
+            found = [wanted(shard) for shard in shards]
             name = found[0] if all(found) else None
         if name is None:
             message = f"Unable to find matching target for {module} in the compressed-tensors config."
@@ -266,35 +259,10 @@ class _Names:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = frozenset(name for name in names if not name.startswith("re:"))
-        self._expressions = [name for name in names if name.startswith("re:")]
-        try:
-            rows = [("regex", name.removeprefix("re:")) for name in self._expressions]
-            self._matcher = Matcher(rows) if rows else None  # type: ignore[arg-type]
-        except PatternFault as fault:
-            raise Unknown(f"an expression of the quantization config is not matched: {fault}") from None
-
-    def first(self, module: str) -> str | None:
-        if module in self.names:
-            return module
-        hits = self._matcher.hits(module) if self._matcher is not None else ()
-        return self._expressions[min(hits)] if hits else None
+        self._first = matching(names)
 
     def suffix(self, module: str) -> bool:
         """A name counts for every module that ends in it, at a dot."""
         parts = module.split(".")
         ends = (".".join(parts[place:]) for place in range(len(parts)))
-        return any(end in self.names for end in ends) or self.first(module) is not None
-
-
-def _class_meant(target: str, kind: str) -> bool:
-    return not target.startswith("re:") and target.lower() in kind.lower()
-
-
-def _scheme(group: Mapping[str, Any]) -> Grid:
-    weights = group.get("weights")
-    if not isinstance(weights, Mapping):
-        return "dense"
-    nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
-    if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
-        raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
-    return "ct-a16" if group.get("input_activations") is None else "ct-a4"
+        return any(end in self.names for end in ends) or self._first(module) is not None

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from convertkit.engines.model import Parameter, Part, Unknown, stop
+from convertkit.engines.quantized import Grid
 from convertkit.engines.sglang_params import padded
 from convertkit.engines.sglang_quant import Quantization
 from convertkit.engines.sglang_target_tables import (
@@ -20,7 +21,6 @@ from convertkit.engines.sglang_target_tables import (
     TargetTable,
 )
 from convertkit.engines.vllm_linear import PAD_VOCABULARY, Linear, Rank, linear
-from convertkit.engines.vllm_quant import Grid
 
 DEFAULTS: Mapping[str, int] = {"merge": 2, "chan": 3, "tpatch": 2, "conv": 4}
 DIVIDED = ("nh", "I", "Ie", "Is", "lk", "lv")

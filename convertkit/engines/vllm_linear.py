@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.model import Fit, Parameter, Part, Wrong, stop
-from convertkit.engines.vllm_quant import Grid
+from convertkit.engines.quantized import Grid
 
 PAD_VOCABULARY = 64
 """Rows of embeddings and heads are padded to a multiple of this (``vocab_parallel_embedding.py``)."""

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convertkit.engines.model import Parameter, Part, stop
+from convertkit.engines.quantized import Grid
 from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_linear import Linear, Rank, linear, norm, plain, share, table
-from convertkit.engines.vllm_quant import Grid, Quantization
+from convertkit.engines.vllm_quant import Quantization
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from convertkit.engines.model import Unknown, stop
+from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid
 from convertkit.engines.vllm_compressed import compressed_tensors, part_or_glob
 
-Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
-"""How vLLM builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with activation
-scales."""
-
-Ask = Callable[[str, str], Grid]
-"""From vLLM's name of a module and the name of its class to how it is built."""
-
 LINEARS = {"QKVParallelLinear", "MergedColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear"}
-FUSED_SHARDS: Mapping[str, tuple[str, ...]] = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-}
 MODELOPT_LINEAR = ("NVFP4", "W4A16_NVFP4")
 OTHER_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8")
 """Algorithms that vLLM builds and these tables do not describe (``modelopt.py:143``)."""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from convertkit.engines.model import Filled, Outcome, Parameter, Shape, Wrong
+from convertkit.engines.quantized import Grid
 from convertkit.engines.target_tables import Experts
-from convertkit.engines.vllm_quant import Grid
 from convertkit.engines.vllm_target_planes import EXPERTS, Plane
 from convertkit.engines.vllm_target_shapes import Misfit, misfit_expert
 from convertkit.engines.vllm_target_view import (

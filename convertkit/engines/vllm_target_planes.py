@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from convertkit.engines.model import Fresh
-from convertkit.engines.vllm_quant import Grid
+from convertkit.engines.quantized import Grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convertkit.engines.model import stop
-from convertkit.engines.vllm_compressed import class_meant, ct_lists, matching, part_or_glob
+from convertkit.engines.quantized import Ask, Grid, class_meant, matching
+from convertkit.engines.vllm_compressed import ct_lists, part_or_glob
 from convertkit.engines.vllm_quant import (
     NONE,
-    Ask,
-    Grid,
     Quantization,
     excluded_entries,
     grid_of,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from convertkit.engines.model import Filled, Outcome, Parameter, Part, Refused, Shape, Wrong, stop
+from convertkit.engines.quantized import Grid
 from convertkit.engines.target_tables import Experts, Module, Row, Single
-from convertkit.engines.vllm_quant import Grid
 from convertkit.engines.vllm_target_experts import follow_experts
 from convertkit.engines.vllm_target_planes import LINEAR, Plane
 from convertkit.engines.vllm_target_shapes import Misfit, misfit_linear, misfit_single, padded

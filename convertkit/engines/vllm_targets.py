@@ -11,9 +11,9 @@ from typing import Any
 
 from convertkit.engines.config_checks import check_layers, check_nulls
 from convertkit.engines.model import Load, Note, Stop, Unknown, Wrong, stop
+from convertkit.engines.quantized import Grid
 from convertkit.engines.source import Source
 from convertkit.engines.target_tables import TARGETS, Experts, Module, Prefixes, Row, Single, TargetTable
-from convertkit.engines.vllm_quant import Grid
 from convertkit.engines.vllm_target_quant import EXPERTS, target_quantization
 from convertkit.engines.vllm_target_rows import follow
 from convertkit.engines.vllm_target_shapes import Sizes, check_heads, sizes_of

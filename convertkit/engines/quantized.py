@@ -1,0 +1,81 @@
+"""What the tables of vLLM and SGLang share about quantized linears: how one is built, and what a config's entries mean.
+
+Both engines build a linear from a config alone, before any weight is read, and both read a compressed-tensors entry
+as an exact name, a ``re:`` expression from the start of a name, or a part of a class's name (vLLM 0.33 and SGLang
+0.5.23, ``compressed_tensors/utils.py`` of each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from convertkit.dialects.patterns import Matcher, PatternFault
+from convertkit.engines.model import Unknown
+
+Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
+"""How an engine builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with
+activation scales."""
+
+Ask = Callable[[str, str], Grid]
+"""From the engine's name of a module and the name of its class to how it is built."""
+
+FUSED_SHARDS: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+
+
+def grids_of_targets(block: Mapping[str, Any], passed: Callable[[Sequence[str]], bool]) -> dict[str, Grid]:
+    """Targets of a compressed-tensors config with the grid of their group; groups whose names ``passed`` are none."""
+    targets: dict[str, Grid] = {}
+    groups = block.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        listed = group.get("targets") if isinstance(group, Mapping) else None
+        if not isinstance(listed, list):
+            raise Unknown("a config group of the quantization config has no list of targets")
+        names = [str(name) for name in listed]
+        if not passed(names):
+            grid = scheme_grid(group)
+            targets.update((name, grid) for name in names)
+    return targets
+
+
+def class_meant(target: str, kind: str) -> bool:
+    """Whether a target is a part of the name of a linear's class."""
+    return not target.startswith("re:") and target.lower() in kind.lower()
+
+
+def scheme_grid(group: Mapping[str, Any]) -> Grid:
+    """How the linears of a config group are built. Raises Unknown for what is not NVFP4."""
+    weights = group.get("weights")
+    if not isinstance(weights, Mapping):
+        return "dense"
+    nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
+    if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
+        raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
+    inputs = group.get("input_activations")
+    if inputs is None:
+        return "ct-a16"
+    stated = [inputs.get(key) for key in ("num_bits", "type", "strategy")] if isinstance(inputs, Mapping) else []
+    if stated != [4, "float", "tensor_group"]:
+        raise Unknown("the activations of a scheme are not NVFP4, which alone convertkit's tables describe")
+    return "ct-a4"
+
+
+def matching(entries: Sequence[str]) -> Callable[[str], str | None]:
+    """The first entry that means a name, or None. Raises Unknown for expressions that are not read."""
+    expressions = [entry for entry in entries if entry.startswith("re:")]
+    try:
+        matcher = Matcher([("regex", entry.removeprefix("re:")) for entry in expressions])
+    except PatternFault as fault:
+        raise Unknown(f"an expression of the quantization config is not one that convertkit reads: {fault}") from None
+    exact = frozenset(entries) - frozenset(expressions)
+
+    def match(name: str) -> str | None:
+        if name in exact:
+            return name
+        hits = matcher.hits(name) if expressions else ()
+        return expressions[min(hits)] if hits else None
+
+    return match

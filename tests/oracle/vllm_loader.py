@@ -37,13 +37,7 @@ SETTINGS = {
 
 sys.path.insert(0, str(Path(__file__).parent))
 import vllm_stand_ins as stand_ins  # noqa: E402
-
-PATTERNS = {1: 0xA5, 2: 0x7FA5, 4: 0x7FA5A5A5, 8: 0x5AA55A12345678}
-"""By bytes of an element. Floats of two and four bytes are NaN; the drafters of ``tests/engines`` never hold them."""
-
-NAN_F8 = 0x7F
-MEMORY_BYTES = 6 << 30
-"""A config that is read wrongly may ask for a model of full size."""
+from watching import MEMORY_BYTES, bits, pattern  # noqa: E402
 
 
 def speculation(config: dict[str, Any]) -> dict[str, Any]:
@@ -60,19 +54,6 @@ def speculation(config: dict[str, Any]) -> dict[str, Any]:
         block = config.get("block_size") or inner.get("block_size") or 16
         return {"method": "dflash", "num_speculative_tokens": block - 1}
     return {"method": "eagle3", "num_speculative_tokens": 3}
-
-
-def bits(tensor: Any) -> Any:
-    import torch
-
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().view(kinds[tensor.element_size()])
-
-
-def pattern(tensor: Any) -> int:
-    import torch
-
-    return NAN_F8 if tensor.dtype == torch.float8_e4m3fn else PATTERNS[tensor.element_size()]
 
 
 class Watch:

@@ -105,7 +105,7 @@ def start_waiting(folder: Path, **options: Any) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
-        **options,
+        **{"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), **options},  # not nohup's, if any
     )
     assert child.stderr is not None
     assert child.stderr.readline() == b"ready\n"

@@ -220,7 +220,8 @@ def _check_on_grid(unit: Pack, tile: Tile, recorded: int, multiplier: np.float32
         tile.source, tile.codes, tile.scales, exact_rounded_table(recorded, unit.spelling.sense, unit.dtype)
     )
     scales = tile.scales.reshape(-1)
-    off = differs.any(axis=1)
+    differing = int(np.count_nonzero(differs))
+    off = differs.any(axis=1) if differing else np.zeros(len(differs), np.bool_)
     wrong_scales = int(np.count_nonzero((scales == 0) | (scales >= 0x7F)))
     wrong_codes = 0
     if off.any():
@@ -233,7 +234,7 @@ def _check_on_grid(unit: Pack, tile: Tile, recorded: int, multiplier: np.float32
     return Member(
         PackTally(wrong_codes, wrong_scales, amax, tally),
         None,
-        int(np.count_nonzero(differs)),
+        differing,
         int(np.count_nonzero(off)),
     )
 

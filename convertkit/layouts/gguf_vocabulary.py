@@ -7,6 +7,7 @@ two tokens are the same, and at the first text with a byte that has no token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from convertkit.containers.gguf_values import Scalar, Strings, Value
 
@@ -44,10 +45,14 @@ def vocabulary_faults(vocabulary: Mapping[str, Value]) -> dict[str, str]:
     tokens, model = vocabulary.get(TOKENS), vocabulary.get(MODEL)
     if not isinstance(tokens, Strings):
         return {}
+    return dict(_faults_of(tokens, isinstance(model, Scalar) and model.value == "llama"))
+
+
+@lru_cache(maxsize=2)  # a file is written with the vocabulary that was read, and checked with it again
+def _faults_of(tokens: Strings, pieces: bool) -> tuple[tuple[str, str], ...]:
     words = list(tokens)
-    pieces = isinstance(model, Scalar) and model.value == "llama"
     found = {"load": repeated_token(words), "use": bytes_without_token(words) if pieces else None}
-    return {stage: message for stage, message in found.items() if message is not None}
+    return tuple((stage, message) for stage, message in found.items() if message is not None)
 
 
 def unnamed_ends(vocabulary: Mapping[str, Value]) -> list[str]:

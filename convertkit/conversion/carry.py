@@ -61,7 +61,7 @@ def carry_over(staging: Staging) -> Carried:
                 removed.append(name)
             else:
                 _make_folders(staging.syscalls, old, staging.files, name)
-                _link_or_copy(staging.syscalls, old / name, target)
+                link_or_copy(staging.syscalls, old / name, target)
                 carried.append(name)
     except OSError as error:
         raise write_failure(error, staging.files) from error
@@ -143,7 +143,8 @@ def _make_folders(syscalls: Syscalls, old: Path, new: Path, name: str) -> None:
                 os.chmod(new / parent, os.stat(old / parent).st_mode & 0o7777)
 
 
-def _link_or_copy(syscalls: Syscalls, old: Path, new: Path) -> None:
+def link_or_copy(syscalls: Syscalls, old: Path, new: Path) -> None:
+    """Give a file a second name, or copy it where the filesystem has no hard links. Raises ``OSError``."""
     try:
         syscalls.link(str(old), str(new))
     except OSError as error:

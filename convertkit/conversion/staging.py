@@ -229,7 +229,10 @@ def _after_failure(staging: Staging, error: BaseException, keep: bool) -> BaseEx
     )  # fmt: skip
     if isinstance(seen, Interrupted):
         return Interrupted(seen.signum, (note,))
-    return ConvertError((*seen.findings, note), seen.status) if isinstance(seen, ConvertError) else seen
+    if not isinstance(seen, ConvertError):
+        return seen
+    # what a run inside this one kept lies in its folder, and is told of by this note
+    return ConvertError((*(item for item in seen.findings if item.code != note.code), note), seen.status)
 
 
 def _remove(syscalls: Syscalls, path: Path, *, ignore_errors: bool = False) -> None:

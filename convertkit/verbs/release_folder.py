@@ -12,11 +12,11 @@ from typing import Any
 from convertkit.checks.code_counts import code_counts
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_any
-from convertkit.conversion.carry import CARRIED_KEY
+from convertkit.conversion.carry import CARRIED_KEY, link_or_copy
 from convertkit.conversion.failures import write_failure
 from convertkit.conversion.staging import Staging
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.syscalls import KERNEL, UNSUPPORTED, remove_tree, write_new
+from convertkit.conversion.syscalls import KERNEL, remove_tree, write_new
 from convertkit.release.card import render_card, render_variant_card
 from convertkit.release.page import render_page
 from convertkit.release.paths import MANIFEST, OWN_FILES, ROWS, join
@@ -48,20 +48,11 @@ def assemble(recipe: Recipe, made: Sequence[Made], staging: Staging, stop: Stop)
             for entry in one.manifest.files:
                 stop.check()
                 if entry.path.lower() != CARD.lower() and entry.path not in OWN_FILES:
-                    _link(one.folder / entry.path, folder / entry.path)
+                    link_or_copy(staging.syscalls, one.folder / entry.path, folder / entry.path)
             _add_files(recipe, folder)
         _add_files(recipe, staging.files)
     except OSError as error:
         raise write_failure(error, staging.files) from error
-
-
-def _link(old: Path, new: Path) -> None:
-    try:
-        os.link(old, new)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-        shutil.copyfile(old, new)
 
 
 def _add_files(recipe: Recipe, folder: Path) -> None:
@@ -93,7 +84,7 @@ def finish(
     root_variant = next((one for one in made if not one.job.variant.folder), None)
     if root_variant is not None:
         digests.update({name: sha256 for name, sha256 in root_variant.digests.items() if _is_kept(recipe, name)})
-    _write(staging, PROVENANCE, render_statement(report, plan, _byproducts(root, digests)))
+    _write(staging, PROVENANCE, render_statement(report, plan, _byproducts(root, made, digests)))
     view = read_view(root, digests)
     _write(staging, CARD, render_card(recipe.card, view))
     _write(staging, PAGE, render_page(view))
@@ -197,14 +188,13 @@ def _copy_own(one: Made, folder: Path) -> None:
             shutil.copyfile(one.folder / name, folder / name)
 
 
-def _byproducts(root: Path, digests: Mapping[str, str]) -> dict[str, str]:
+def _byproducts(root: Path, made: Sequence[Made], digests: Mapping[str, str]) -> dict[str, str]:
     """Reports with their digests."""
-    reports = sorted(path for path in root.rglob("*_*.json") if path.name.isupper() or path.stem.isupper())
-    found: dict[str, str] = {}
-    for path in reports:
-        name = path.relative_to(root).as_posix()
-        found[name] = digests.get(name) or hashlib.sha256(read_small(root, name)).hexdigest()
-    return found
+    of_variants = (join(one.job.variant.folder, name) for one in made for name in one.job.reports)
+    return {
+        name: digests[name] if name in digests else hashlib.sha256(read_small(root, name)).hexdigest()
+        for name in sorted((RELEASE_REPORT, *of_variants))
+    }
 
 
 def _write(staging: Staging, name: str, data: bytes) -> None:

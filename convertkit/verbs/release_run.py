@@ -16,7 +16,7 @@ from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import dump_json, parse_json
 from convertkit.conversion.place import check_place
 from convertkit.conversion.staging import Staging
-from convertkit.conversion.stop import Interrupted, Stop, stop_on_signals
+from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.syscalls import KERNEL, remove_tree, write_new
 from convertkit.conversion.tiles import in_parallel
 from convertkit.errors import ConvertError, Finding, refusal
@@ -86,7 +86,7 @@ def make_variants(
                 if not (unchanged or made) and rest:
                     raise _other_source("the source was touched since, and nothing proves that it is the same")
                 made |= _side_by_side(run, rest, made)
-    except Interrupted:
+    except BaseException:  # a full disk keeps what is finished too, and so does a signal that no variant listens for
         staging.tensors_done = sum(_finished_tensors(task) for task in tasks)
         raise
     found = tuple(made[task.folder_name] for task in tasks)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,10 +17,16 @@ from unittest import mock
 import pytest
 
 from convertkit.containers.reader import Reader
+from convertkit.conversion.failures import write_failure
+from convertkit.conversion.flusher import Pace
+from convertkit.conversion.sink import open_sink
+from convertkit.conversion.staging import open_staging
 from convertkit.conversion.stop import Interrupted
+from convertkit.conversion.syscalls import Kernel
 from convertkit.errors import ConvertError
 from convertkit.release.follow import source_digests
 from convertkit.verbs import line, release_run
+from convertkit.verbs.verify import verify
 from tests.crash.pipeline import contents
 from tests.release.recipes import SIDE_BY_SIDE, write_recipe
 from tests.verbs.test_release import make
@@ -30,14 +39,14 @@ def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def interrupt_at(number: int) -> Any:
-    """Stand-in for ``carry_out`` that a signal stops in the variant of that number."""
+def interrupt_at(number: int, error: BaseException | None = None) -> Any:
+    """Stand-in for ``carry_out`` that a signal, or another error, stops in the variant of that number."""
     real, calls = line.carry_out, [0]
 
     def stopped(*arguments: Any, **words: Any) -> Any:
         calls[0] += 1
         if calls[0] > number:
-            raise Interrupted(signal.SIGINT)
+            raise error or Interrupted(signal.SIGINT)
         return real(*arguments, **words)
 
     return mock.patch.object(release_run, "carry_out", stopped)
@@ -87,6 +96,50 @@ def test_resume_trusts_what_is_finished_and_gives_the_same_bytes(seed: Path, tmp
         make(recipe, tmp_path / "out", resume=True)
     assert contents(tmp_path / "out") == contents(seed / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"drafter", "recipe.toml", "out"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), write_failure(OSError(errno.ENOSPC, "full"), Path("x"))])
+def test_what_is_finished_is_kept_whatever_stops_the_run(seed: Path, tmp_path: Path, error: BaseException) -> None:
+    """A full disk, and a signal that comes while no variant is being made."""
+    recipe = write_recipe(tmp_path)
+    with interrupt_at(1, error), pytest.raises(type(error)):
+        make(recipe, tmp_path / "out")
+    with interrupt_at(1):  # the finished one is not made again
+        make(recipe, tmp_path / "out", resume=True)
+    assert contents(tmp_path / "out") == contents(seed / "out")
+
+
+def test_a_full_disk_is_told_of_once(tmp_path: Path) -> None:
+    """The variant keeps its tensors, and so does the release: the note is about the folder of the release."""
+    recipe = write_recipe(tmp_path)
+    written: list[str] = []
+
+    class Full(Kernel):
+        def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+            place = os.readlink(f"/proc/self/fd/{fd}")
+            if "1-bf16" in place and place.endswith(".safetensors") and offset > 60_000:
+                written.append(place)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().pwrite(fd, data, offset)
+
+    inline = functools.partial(open_sink, pace=Pace(seconds=0))
+    tapped = functools.partial(open_staging, syscalls=Full())
+    with mock.patch.object(line, "open_staging", tapped), mock.patch.object(line, "open_sink", inline):
+        with pytest.raises(ConvertError) as caught:
+            make(recipe, tmp_path / "out")
+    assert written
+    assert [item.code for item in caught.value.findings] == ["E_NO_SPACE", "W_STAGING_KEPT"]
+    (staged,) = tmp_path.glob(".out.partial-*")
+    assert staged.name in caught.value.findings[1].message
+    make(recipe, tmp_path / "out", resume=True)
+    assert verify(tmp_path / "out", strict=True).status == 0
+
+
+def test_a_filesystem_without_hard_links(seed: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    with mock.patch.object(os, "link", side_effect=PermissionError(errno.EPERM, "Operation not permitted")):
+        make(recipe, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(seed / "out")
 
 
 @pytest.mark.parametrize("finished", [0, 1])

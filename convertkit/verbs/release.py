@@ -16,6 +16,7 @@ from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.carry import carry_over
 from convertkit.conversion.place import check_place, check_space
 from convertkit.conversion.publish import publish
+from convertkit.conversion.side_files import side_bytes
 from convertkit.conversion.staging import open_staging
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.errors import ConvertError, Finding
@@ -90,7 +91,7 @@ def _carry_out(
     recipe: Recipe, source: Checkpoint, jobs: Sequence[Job], print_: str, out: Path, options: Options
 ) -> ReleaseResult:
     place = check_place(out, _sources(recipe, source), force=options.force)
-    needed = sum(job.plan.output_bytes + _side_bytes(job) for job in jobs)
+    needed = sum(job.plan.output_bytes + side_bytes(job.plan.source.root, job.plan.side_files) for job in jobs)
     check_space(place, needed, reuse=print_ if options.resume else None)
     clock = Clock()
     with open_staging(place, print_, resume=options.resume, keep=options.keep) as staging:
@@ -121,11 +122,6 @@ def _sources(recipe: Recipe, source: Checkpoint) -> list[Path]:
     others = [recipe.target_model, *(item.path for item in recipe.references)]
     against = [recipe.against(variant) for variant in recipe.variants]
     return [*source.paths, *(path for path in (*others, *against) if path is not None)]
-
-
-def _side_bytes(job: Job) -> int:
-    root = job.plan.source.root
-    return sum(os.stat(root / name).st_size for name in job.plan.side_files)
 
 
 def _fingerprint(recipe: Recipe, jobs: Sequence[Job]) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from convertkit.checkpoint import Checkpoint
 from convertkit.checks.engines import audit_engines
 from convertkit.checks.target import TargetModel, read_target
 from convertkit.containers.folder import open_any
-from convertkit.conversion.identify import identify
+from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import ENGINES
 from convertkit.errors import Finding, finding
 from convertkit.release.recipe import EngineWish, Recipe
@@ -34,25 +35,33 @@ def check_engines(recipe: Recipe, made: Sequence[Made]) -> Checked:
     """Every engine of the recipe with every variant. Where the recipe says that a variant must load, a refusal or a
     wrong load is an error; everywhere else the answer is only recorded."""
     target = None if recipe.target_model is None else read_target(recipe.target_model)
+    opened = [_opened(one) for one in made] if recipe.engines else []
     rows: list[Mapping[str, Any]] = []
     findings: list[Finding] = []
     for wish in recipe.engines:
-        for one in made:
-            row, found = _ask(wish, one, target)
+        for one, written in zip(made, opened, strict=True):
+            row, found = _ask(wish, one, written, target)
             rows.append(row)
             findings.extend(found)
     return Checked(tuple(rows), tuple(findings))
 
 
-def _ask(wish: EngineWish, one: Made, target: TargetModel | None) -> tuple[dict[str, Any], Iterator[Finding]]:
+def _opened(one: Made) -> tuple[Checkpoint, Identity] | None:
+    """The headers of a variant; None for a GGUF, which no table of engines describes."""
     checkpoint = open_any(one.folder)
+    return None if checkpoint.container == "gguf" else (checkpoint, identify(checkpoint))
+
+
+def _ask(
+    wish: EngineWish, one: Made, written: tuple[Checkpoint, Identity] | None, target: TargetModel | None
+) -> tuple[dict[str, Any], Iterator[Finding]]:
     required = one.job.variant.folder in wish.variants
     place: dict[str, Any] = {"variant": one.job.variant.title, "title": _title(wish), "required": required}
     if wish.ranks > 1:
         place["tensor_parallel"] = wish.ranks
-    if checkpoint.container == "gguf":
+    if written is None:
         return place | _gguf_view(wish), iter(())
-    audit = audit_engines(checkpoint, identify(checkpoint), [wish.asked], target, wish.ranks)
+    audit = audit_engines(*written, [wish.asked], target, wish.ranks)
     view = {key: audit.views[0][key] for key in VIEW_KEYS}
     return place | view, _required(audit.findings, one) if required else iter(())
 

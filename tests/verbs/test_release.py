@@ -7,14 +7,17 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from convertkit.checkpoint import Checkpoint
 from convertkit.cli.main import main
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import open_any, open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.errors import ConvertError
 from convertkit.release.recipe import read_recipe
+from convertkit.verbs import release_checks
 from convertkit.verbs.case import Options, Result
 from convertkit.verbs.fix_keys import fix_keys
 from convertkit.verbs.release import ReleasePlan, ReleaseResult, release
@@ -187,6 +190,35 @@ def test_a_gguf_beside_the_pack(tmp_path: Path) -> None:
     assert row["weights"][0]["path"] == "model.gguf"
     assert verify(tmp_path / "out", strict=True).status == 0
     assert "-md gguf/model.gguf" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_headers_are_read_once_for_all_engines(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    opened: list[str] = []
+
+    def counted(folder: Path) -> Checkpoint:
+        opened.append(folder.name)
+        return open_any(folder)
+
+    with mock.patch.object(release_checks, "open_any", counted):
+        made = make(recipe, tmp_path / "out")
+    assert opened == ["0-root", "1-bf16"]
+    rows = made.report["summary"]["engines"]
+    assert [(row["engine"], row["variant"]) for row in rows] == [
+        ("vllm", "."), ("vllm", "bf16/"), ("sglang", "."), ("sglang", "bf16/"),
+    ]  # fmt: skip
+
+
+def test_only_reports_of_the_release_are_its_byproducts(seed: Path, tmp_path: Path) -> None:
+    shutil.copytree(seed / "out", tmp_path / "out")
+    (tmp_path / "out" / "MY_NOTES.json").write_text("{}")
+    make(write_recipe(tmp_path), tmp_path / "out", force=True)
+    assert (tmp_path / "out" / "MY_NOTES.json").exists()
+    statement = json.loads((tmp_path / "out" / "PROVENANCE.intoto.json").read_bytes())
+    assert [item["name"] for item in statement["predicate"]["runDetails"]["byproducts"]] == [
+        "FIDELITY_GATE.json", "LOAD_SHAPE_AUDIT.json", "RELEASE_REPORT.json",
+        "bf16/DEQUANT_REPORT.json", "bf16/LOAD_SHAPE_AUDIT.json",
+    ]  # fmt: skip
 
 
 def test_force_keeps_what_is_the_users(seed: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from convertkit.checkpoint import Checkpoint, TensorRef, WeightFile
@@ -18,8 +19,8 @@ from convertkit.containers.folder import (
     refuse_unfinished,
     sort_side_files,
 )
-from convertkit.containers.shards import json_object, open_weights
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.containers.shards import SHARD_NAME, json_object, open_weights
+from convertkit.errors import ConvertError, Finding, finding, raise_all, refusal, shown
 
 MAX_FAULTS = 20
 
@@ -64,7 +65,8 @@ def open_loose(root: Path) -> Loose:
     )  # fmt: skip
     repeated = {tensor: tuple(refs) for tensor, refs in places.items() if len(refs) > 1}
     listed = _listed(root, names)
-    strays = tuple(name for name in weights if listed and name not in listed.values())
+    named = set(listed.values())
+    strays = tuple(name for name in weights if listed and name not in named)
     return Loose(checkpoint, repeated, tuple(sorted(listed.keys() - tensors.keys())), strays)
 
 
@@ -82,18 +84,12 @@ def _listed(root: Path, names: Iterable[str]) -> dict[str, str]:
 
 def _refuse_gaps(weights: list[str]) -> None:
     """Shards that the names of others promise (``…-00001-of-00003``) cannot be made up."""
-    faults = []
-    for name in weights:
-        stem, of, count = name.removesuffix(WEIGHTS).rpartition("-of-")
-        head, dash, number = stem.rpartition("-")
-        if not (of and dash and len(count) == len(number) == 5 and (count + number).isdecimal()):
-            continue
-        for other in range(1, int(count) + 1):
-            promised = f"{head}-{other:05d}-of-{count}{WEIGHTS}"
-            if promised not in weights:
-                faults.append(
-                    finding("E_SHARD_MISSING", "error", "the names of other shards promise it", file=shown(promised),
-                            fix="fetch the missing shard")
-                )  # fmt: skip
-    if faults:
-        raise ConvertError(faults[:MAX_FAULTS])
+    matches = (SHARD_NAME.fullmatch(name) for name in weights)
+    sets = dict.fromkeys((match["stem"], match["count"]) for match in matches if match is not None)
+    present = set(weights)
+    promised = (f"{stem}-{other:05d}-of-{count}{WEIGHTS}" for stem, count in sets for other in range(1, int(count) + 1))
+    raise_all(
+        finding("E_SHARD_MISSING", "error", "the names of other shards promise it", file=shown(name),
+                fix="fetch the missing shard")
+        for name in islice((name for name in promised if name not in present), MAX_FAULTS)
+    )  # fmt: skip

@@ -16,6 +16,7 @@ from convertkit.containers.strict_json import parse_json
 from convertkit.errors import MAX_FAULTS, ConvertError, Finding, finding, refusal, shown
 
 PLAIN_NAME = re.compile(r"[^/\\:\x00-\x1f~]+\.safetensors")
+SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.safetensors", re.DOTALL)
 
 
 def json_object(root: Path, name: str) -> dict[str, Any]:
@@ -163,8 +164,9 @@ def _index_notes(
             key="total_size",
             data={"stated": shown(total), "real": real},
         )
+    listed = set(shards)
     for name in weights:
-        if name not in shards:
+        if name not in listed:
             yield finding(
                 "W_SHARD_UNLISTED", "warning", "a weight file that the index does not list; not read", file=name
             )

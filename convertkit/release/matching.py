@@ -90,10 +90,11 @@ def match(
             by_file.setdefault(row.file, []).append(row)
     found = sha256_all(root, to_hash, {path: stored[path] for path in by_file}, workers, progress)
     findings: list[Finding] = [*unreadable, *found.findings]
+    folded = {path.casefold(): path for path in reversed(tree.paths)}
     files_ok = tensors_ok = size_bytes = 0
     for path in sorted(listed):
         if path not in sizes:
-            findings.extend(_missing(path, tree) if path not in present else ())
+            findings.extend(_missing(path, tree, folded) if path not in present else ())
             continue
         faults = list(_file_faults(listed[path], sizes[path], found, earlier))
         tensor_faults = list(_tensor_faults(by_file[path], stored[path], found)) if path in by_file else []
@@ -128,11 +129,12 @@ def _earlier_extras(root: Path, extra: Iterable[str], present: frozenset[str], e
     return {path: size for path, size in sizes.items() if earlier.may_hold(path, size)}
 
 
-def _missing(path: str, tree: Tree) -> Iterator[Finding]:
+def _missing(path: str, tree: Tree, folded: Mapping[str, str]) -> Iterator[Finding]:
+    """``folded`` are the first paths of the tree by their spelling without case."""
     if path in tree.odd:
         yield finding("E_NOT_REGULAR", "error", f"it is {tree.odd[path]}", file=path, fix="put the file itself there")
         return
-    other = next((name for name in tree.paths if name.casefold() == path.casefold()), None)
+    other = folded.get(path.casefold())
     hint = f"; '{shown(other)}' is another name" if other is not None else ""
     yield finding("E_FILE_MISSING", "error", f"the file is listed and not there{hint}", file=path,
                   fix="rename it as listed" if other is not None else "fetch it")  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +14,12 @@ from convertkit.containers.gguf import read_gguf_header
 from convertkit.containers.gguf_parts import PART
 from convertkit.containers.gguf_parts import SUFFIX as GGUF
 from convertkit.containers.safetensors import read_header
+from convertkit.containers.shards import SHARD_NAME
 from convertkit.errors import ConvertError, Finding, finding
 from convertkit.release.paths import folder_of, is_never_listed, join
 
 AS_ERRORS = {"W_INDEX_TOTAL": "E_INDEX_TOTAL", "W_SHARD_UNLISTED": "E_SHARD_UNLISTED"}
 """A conversion puts these right in its output; in a release they are wrong."""
-
-SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.safetensors")
 
 
 @dataclass(frozen=True)

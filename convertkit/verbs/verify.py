@@ -229,11 +229,12 @@ def _verify_listed(
     unlisted = [path for path in tree.paths if path not in expected.files and path not in (MANIFEST, SUMS)]
     unlisted = [path for path in unlisted if choice.wants(path)]
     allowed = [path for path in unlisted if choice.allows(path)]
-    unlisted = [path for path in unlisted if path != choice.signature]
-    signatures = [path for path in unlisted if is_signature(path) and path not in allowed]
-    extra = [path for path in unlisted if path not in {*allowed, *signatures}]
+    passed = {*allowed, choice.signature}
+    signatures = [path for path in unlisted if is_signature(path) and path not in passed]
+    passed.update(signatures)
+    extra = [path for path in unlisted if path not in passed]
     paths = {*tree.files, *expected.files}
-    weights = [path for path in paths if is_weights(path) and choice.wants(path) and path not in set(allowed)]
+    weights = [path for path in paths if is_weights(path) and choice.wants(path) and path not in passed]
     structure = check_structure(root, paths, weights)
     matched = match(
         root, tree, listed, extra, expected.tensors, structure.tensors, expected.supersedes, workers, progress

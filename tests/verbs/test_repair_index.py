@@ -69,6 +69,16 @@ def test_a_shard_that_is_not_there_cannot_be_made_up(tmp_path: Path) -> None:
     assert (error.code, error.findings[0].where.file) == ("E_SHARD_MISSING", TWO)
 
 
+def test_each_missing_shard_is_named_once(tmp_path: Path) -> None:
+    source = shards(tmp_path / "source", A, {}, B, {}, index=None)
+    for number in (2, 4):
+        (source / f"model-{number:05d}-of-00004.safetensors").unlink()
+    error = refused(tmp_path, source, rebuild_index=True)
+    assert [item.where.file for item in error.findings] == [
+        "model-00002-of-00004.safetensors", "model-00004-of-00004.safetensors",
+    ]  # fmt: skip
+
+
 def test_equal_duplicates_are_kept_once_and_different_ones_refused(tmp_path: Path) -> None:
     source = shards(tmp_path / "source", A, B | A, index={"a.weight": ONE, "b.weight": TWO})
     assert refused(tmp_path, source, rebuild_index=True).code == "E_INDEX_MISMATCH"

@@ -168,6 +168,13 @@ def test_a_missing_expert_is_not_papered_over(tmp_path: Path) -> None:
     assert refused(source, tmp_path / "out", fuse=("experts",)) == "E_LAYOUT_SHAPE"
 
 
+def test_the_number_of_an_expert_is_not_trusted(tmp_path: Path) -> None:
+    home = f"model.layers.0.mlp.experts.{10**12}"
+    specs = [spec(f"{home}.{part}_proj.weight", "BF16", 4, 4) for part in ("gate", "up", "down")]
+    source = write(tmp_path / "s", specs, CONFIG)
+    assert refused(source, tmp_path / "out", fuse=("experts",)) == "E_LAYOUT_SHAPE"
+
+
 def test_nothing_of_the_kind_is_an_error(tmp_path: Path) -> None:
     source = write(tmp_path / "s", [spec("a.weight", "BF16", 4, 4)], CONFIG)
     assert refused(source, tmp_path / "out", split=("experts",)) == "E_PATTERN_EMPTY"

@@ -187,7 +187,7 @@ CODES: dict[str, Code] = {
     "W_LIKE_LEFT": Code(0, "Names for which the reference has no counterpart stay as they are."),
     "W_RULE_SCOPED": Code(0, "A rule that changes what a scale is called leaves NVFP4 layers alone."),
     "W_ENTRY_UNMATCHED": Code(0, "An entry of the quantization config means no stored module."),
-    "W_ENTRY_UNREAD": Code(0, "An expression of the quantization config is not understood, so it does not follow."),
+    "W_ENTRY_UNREAD": Code(0, "An expression of the quantization config is not understood: it is not compared, nor renamed."),
     "N_NOTHING_TO_DO": Code(0, "Everything is as it was asked to be; nothing was written."),
     "E_LOSS": Code(3, "The target format cannot express something that the source states."),
     "W_LOSS": Code(0, "The target format cannot express something that the source states; that was allowed."),

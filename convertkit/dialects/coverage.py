@@ -6,14 +6,14 @@ engines allocate what the config says and then fail, or worse do not, when the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.dialects.linears import fused_alias, roles_of
 from convertkit.dialects.patterns import Matcher, Syntax
 from convertkit.dialects.scheme import Scheme, mismatch_finding
-from convertkit.errors import Finding, Severity
+from convertkit.errors import Finding, Severity, finding
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.rules import compile_template, families, without_model
 
@@ -127,7 +127,8 @@ def coherence_findings(
 ) -> tuple[Finding, ...]:
     """Contradictions between config and tensors. ``dense`` are dense linears, ``others`` further module names.
 
-    ``severity`` error gives E_QCONFIG_MISMATCH, warning gives W_QCONFIG_MISMATCH (the tensors are believed).
+    ``severity`` error gives E_QCONFIG_MISMATCH, warning gives W_QCONFIG_MISMATCH (the tensors are believed). Entries
+    that are not read leave everything unsure, which W_ENTRY_UNREAD says.
     """
     coverage, renamed = coverage or coverage_of(scheme), runtime_names(scheme, layout)
     packed = tuple(packed)
@@ -141,6 +142,7 @@ def coherence_findings(
     minor = [module for module in overdone if roles[f"{module}.weight"] in MINOR_ROLES]
     major = [module for module in overdone if roles[f"{module}.weight"] not in MINOR_ROLES]
     findings = [
+        *_unread(scheme),
         *_by_family(uncovered, "packed, but the quantization config leaves it out", scheme, severity),
         *_by_family(major, "dense, but the quantization config counts it as packed", scheme, severity),
         *_by_family(minor, "dense and not excluded in the quantization config", scheme, "warning"),
@@ -192,9 +194,24 @@ def _by_family(modules: Iterable[str], what: str, scheme: Scheme, severity: Seve
     return findings
 
 
+def _listed(entries: Sequence[str]) -> str:
+    return ", ".join(entries[:4]) + (" …" if len(entries) > 4 else "")
+
+
+def _unread(scheme: Scheme) -> list[Finding]:
+    """One finding for all expressions that convertkit does not understand, such as look-arounds."""
+    entries = list(scheme.unread)
+    if not entries:
+        return []
+    message = f"{len(entries)} expressions of the quantization config are not read here: {_listed(entries)}"
+    message += "; whether it packs what is stored packed is not told"
+    fix = "say the same with plain names, or expressions without look-arounds and flags"
+    data = {"count": len(entries), "entries": entries[:MAX_LISTED]}
+    return [finding("W_ENTRY_UNREAD", "warning", message, file=scheme.place, fix=fix, data=data)]
+
+
 def _unused(entries: list[str], scheme: Scheme) -> Finding:
-    shown = ", ".join(entries[:4]) + (" …" if len(entries) > 4 else "")
-    message = f"{len(entries)} entries of the quantization config name no stored module: {shown}"
+    message = f"{len(entries)} entries of the quantization config name no stored module: {_listed(entries)}"
     return mismatch_finding(
         "warning", message, scheme.place, data={"count": len(entries), "entries": entries[:MAX_LISTED]}
     )

@@ -250,6 +250,14 @@ def test_entries_that_name_nothing_are_listed() -> None:
     assert (found.severity, found.data["entries"]) == ("warning", ["model.visual.merger.linear_fc1", "re:.*visual.*"])
 
 
+@pytest.mark.parametrize("ignore", [["re:(?!mlp).*", "lm_head"], ["lm_head", "re:(?!mlp).*", "re:.*visual.*"]])
+def test_an_expression_that_is_not_read_is_told(ignore: list[str]) -> None:
+    block, _ = write_quantization("compressed-tensors", causal_lm(MLP, "compressed-tensors"), MODEL)
+    (found,) = coherence({**block, "ignore": ignore}, causal_lm(MLP, "compressed-tensors"))
+    assert (found.code, found.severity, found.where.file) == ("W_ENTRY_UNREAD", "warning", "config.json")
+    assert found.data == {"count": 1, "entries": ["re:(?!mlp).*"]}
+
+
 def test_an_entry_that_is_stated_twice_names_its_module_both_times() -> None:
     ignore = ["lm_head", "model.layers.0.self_attn*", "model.layers.1.self_attn.q_proj", "model.layers.1.self_attn*"]
     block = {**modelopt(ignore), "exclude_modules": ignore}

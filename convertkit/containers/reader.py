@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+from bisect import bisect_right
+from operator import itemgetter
 from types import TracebackType
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.containers.files import open_regular, read_exactly, read_into, stamp_of
+from convertkit.containers.shards import json_object
 from convertkit.dtypes import DTYPES
 from convertkit.errors import refusal
 
@@ -71,7 +73,8 @@ class Reader:
         """``E_HUB_PARTIAL`` if the bytes are a hole where nothing was fetched."""
         if self._present is not None and start < end:
             parts = self._present.get(file, [])
-            if not any(first <= start and end <= last for first, last in parts):
+            place = bisect_right(parts, start, key=itemgetter(0)) - 1
+            if place < 0 or parts[place][1] < end:
                 raise refusal(
                     "E_HUB_PARTIAL", "only headers and small tensors were fetched", file=file,
                     fix="download the repository (hf download) and name its folder",
@@ -90,8 +93,13 @@ class Reader:
 
 
 def _present(checkpoint: Checkpoint) -> dict[str, list[tuple[int, int]]] | None:
-    """The ranges that are there, or None where files are whole."""
-    place = checkpoint.root / PRESENT
-    if not place.is_file():
+    """The ranges that are there, sorted and apart, or None where files are whole. Raises E_JSON for what is no such
+    list: any folder may hold a file of that name."""
+    if not os.path.lexists(checkpoint.root / PRESENT):
         return None
-    return {name: [(first, last) for first, last in parts] for name, parts in json.loads(place.read_bytes()).items()}
+    document = json_object(checkpoint.root, PRESENT)
+    for parts in document.values():
+        pairs = parts if isinstance(parts, list) else [None]
+        if not all(isinstance(pair, list) and [type(end) for end in pair] == [int, int] for pair in pairs):
+            raise refusal("E_JSON", "no list of the bytes that were fetched", file=PRESENT, fix="remove the file")
+    return {name: sorted((first, last) for first, last in parts) for name, parts in document.items()}

@@ -248,13 +248,13 @@ def _bring_header(root: Path, edit: HeaderEdit, side: Side, stop: Stop, syscalls
         if missing:
             try:
                 syscalls.shift(fd, missing)
-                syscalls.fsync(fd)
-                method = "blocks moved"
             except OSError as error:
                 if error.errno not in UNSUPPORTED:
                     raise
                 _rewrite(fd, path, spare, edit, side, stop, syscalls)
                 return Moved(edit.name, "rewritten")
+            syscalls.fsync(fd)
+            method = "blocks moved"
         write_all(syscalls, fd, memoryview(edit.prefix(side)), 0)
         syscalls.fsync(fd)
     finally:

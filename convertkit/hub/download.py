@@ -77,10 +77,20 @@ def _whole(address: Address, commit: str, files: Sequence[RemoteFile]) -> Path:
     wanted = [glob.escape(file.path) for file in files]
     with said(address):
         root = Path(client().snapshot_download(address.repo, revision=commit, allow_patterns=wanted))
+    for file in files:
+        _require_commit(address, commit, root / file.path)
     faults = list(_digest_faults(root, files))
     if faults:
         raise ConvertError(faults)
     return root / address.folder
+
+
+def _require_commit(address: Address, commit: str, place: Path) -> None:
+    """``E_HUB`` unless the cache holds the file under this commit: the client files it under the one that the server
+    names beside the bytes (``X-Repo-Commit``; huggingface_hub 2.4, ``file_download.py``)."""
+    if commit not in place.parts or not place.is_file():
+        raise refusal("E_HUB", f"{address}: the hub did not send '{shown(place.name)}' of the commit {commit}",
+                      fix="try again later, and check that this is a hub")  # fmt: skip
 
 
 def _digest_faults(root: Path, files: Iterable[RemoteFile]) -> Iterable[Finding]:
@@ -131,7 +141,9 @@ def _headers(address: Address, commit: str, files: Sequence[RemoteFile]) -> Path
             present[name] = _sparse(address, commit, file, folder / name)
         elif file.size_bytes <= SMALL_FILE_BYTES and not name.startswith("."):
             with said(address):
-                shutil.copyfile(client().hf_hub_download(address.repo, file.path, revision=commit), folder / name)
+                found = Path(client().hf_hub_download(address.repo, file.path, revision=commit))
+            _require_commit(address, commit, found)
+            shutil.copyfile(found, folder / name)
     (folder / PRESENT).write_text(json.dumps(present), encoding="utf-8")
     return folder
 
@@ -147,19 +159,15 @@ def _refuse_gguf(address: Address, files: Sequence[RemoteFile]) -> None:
 def _sparse(address: Address, commit: str, file: RemoteFile, place: Path) -> list[Range]:
     """A file of the full size with the parts that were fetched; the rest is a hole. The parts, sorted."""
     url = client().hf_hub_url(address.repo, file.path, revision=commit)
-    with place.open("wb") as stream:
+    with place.open("w+b") as stream:
         stream.truncate(file.size_bytes)
         done = [_fill(address, url, stream, (0, min(FIRST_BYTES, file.size_bytes)))]
         stream.flush()
-        length = int.from_bytes(place.open("rb").read(8), "little")
+        length = int.from_bytes(os.pread(stream.fileno(), 8, 0), "little")
         if done[0][1] < 8 + length <= min(file.size_bytes, 8 + (100 << 20)):
             done.append(_fill(address, url, stream, (done[0][1], 8 + length)))
         stream.flush()
-        fd = os.open(place, os.O_RDONLY)
-        try:
-            refs = list(read_header(fd, place.name).tensors.values())
-        finally:
-            os.close(fd)
+        refs = list(read_header(stream.fileno(), place.name).tensors.values())
         end = 8 + length
         done += [_fill(address, url, stream, part) for part in _small(refs, end)]
     return sorted(done)

@@ -100,6 +100,8 @@ def record_calibration(
     """
     if not dumps:
         raise refusal("E_USAGE", "no dump is named")
+    if len(set(layers)) != len(layers):
+        raise refusal("E_USAGE", "a target layer is named twice")
     parts = [_dump(Path(dump), len(layers)) for dump in dumps]
     tokens = np.concatenate([ids for ids, _ in parts])
     states = np.concatenate([values for _, values in parts])
@@ -112,8 +114,6 @@ def record_calibration(
         sequences=np.repeat(np.arange(len(parts)), counts),
         recorded=np.concatenate([np.arange(count) >= recorded_from for count in counts]),
     )
-    if len(set(layers)) != len(layers):
-        raise refusal("E_USAGE", "a target layer is named twice")
     _write(Path(path), made, store, force)
     return made
 

@@ -224,9 +224,7 @@ def _edit(
         prove=prove, slack_bytes=slack_bytes, progress=options.progress, syscalls=syscalls,
     )  # fmt: skip
     said = (*said, *made.findings)
-    document, files = edited_report(
-        checkpoint, change, known, made, _parameters(change, wanted), said, report is not None
-    )
+    document, files = edited_report(checkpoint, change, known, made, words, said, report is not None)
     if report is not None:
         _write(Path(report), files)
     options.progress.done()

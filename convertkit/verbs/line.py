@@ -175,15 +175,17 @@ def _write(
         with clock.stage("check"), Reader(open_any(staging.files)) as output:
             evidence = verify_output(plan, facts, desk, output, made.differing, workers)
         with clock.stage("flush"):
+            sink.finish()  # first: it refuses a byte that was never written, which the follower would wait for
             digests: Mapping[str, str] = follower.result()
-            sink.finish()
     return Written(evidence, output.checkpoint, made.digests, digests)
 
 
 def _digest_of(desk: Desk, name: str) -> str:
     """SHA-256 of a source tensor's stored bytes, for a resumed run; empty for a name that the source lacks."""
     ref = desk.reader.checkpoint.tensors.get(name)
-    return "" if ref is None else sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file)
+    if ref is None:
+        return ""
+    return sha256_range(desk.reader.fd(ref.file), ref.start, ref.size_bytes, ref.file, lambda _: desk.stop.check())
 
 
 @contextmanager

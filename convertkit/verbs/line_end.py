@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convertkit.containers.files import read_small
+from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.carry import CARRIED_KEY, Carried, leftovers
 from convertkit.conversion.failures import write_failure
 from convertkit.conversion.place import Place
 from convertkit.conversion.plan import Plan
 from convertkit.conversion.sink import write_small
 from convertkit.conversion.staging import Staging
-from convertkit.errors import ConvertError, raise_all
+from convertkit.errors import ConvertError, raise_all, refusal
 from convertkit.hub.address import origin_of
 from convertkit.release.inventory import unlistable_among
 from convertkit.release.tree import walk
@@ -33,7 +34,8 @@ def refuse_leftovers(place: Place) -> None:
 
 
 def source_rows(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
-    """Weight files and the JSON that decided the output, with sizes and digests."""
+    """Weight files and the JSON that decided the output, with sizes and digests. Raises E_CHANGED if the JSON is not
+    what the plan was made from any more."""
     root = plan.source.root
     rows = [
         {"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files
@@ -41,6 +43,9 @@ def source_rows(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, An
     for name, used in (("config.json", plan.source.config), ("hf_quant_config.json", plan.source.quant_config)):
         if used:
             data = read_small(root, name)
+            if parse_json(data, name) != used:
+                raise refusal("E_CHANGED", "the file changed after it was read", file=name,
+                              fix="run again when nothing writes to the source")  # fmt: skip
             rows.append({"path": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
     return tuple(sorted(rows, key=lambda row: str(row["path"])))
 

@@ -94,7 +94,8 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.requests[f"refused {name}"] += 1
             return self._json({"error": "slow down"}, 429, {"Retry-After": "0"})
         size, blob, sha256 = self.hub.digests(self.hub.root / name)
-        head = {"X-Repo-Commit": COMMIT, "ETag": f'"{blob}"', "Accept-Ranges": "bytes"}
+        commit = self.hub.faults.get("commit", COMMIT)
+        head = {"X-Repo-Commit": commit, "ETag": f'"{blob}"', "Accept-Ranges": "bytes"}
         if not name.endswith(".safetensors"):
             return self._file(name, head)
         head |= {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(size)}

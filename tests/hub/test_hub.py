@@ -142,6 +142,16 @@ def test_other_bytes_than_asked_for_are_refused(drafter: Path, tmp_path: Path) -
     assert "E_HUB: " in done.stderr
 
 
+@pytest.mark.parametrize("verb", [["inspect"], ["dequant", "OUT"]])
+def test_files_of_another_commit_are_refused(drafter: Path, tmp_path: Path, verb: list[str]) -> None:
+    out = [str(tmp_path / "out") for _ in verb[1:]]
+    with serve(drafter, commit="f" * 40) as hub:
+        done = convertkit(hub, tmp_path / "home", verb[0], "hf://org/drafter", *out)
+    assert done.returncode == 4
+    assert "E_HUB: " in done.stderr and f"of the commit {COMMIT}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("size", [-5, 10**18, "x", None])
 def test_a_list_that_no_repository_has_is_refused(drafter: Path, tmp_path: Path, size: Any) -> None:
     with serve(drafter) as hub:

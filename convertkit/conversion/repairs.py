@@ -19,6 +19,7 @@ from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
 from convertkit.conversion.surgery import plan_surgery
 from convertkit.conversion.surgery_units import Rearrange, Swap, whole
 from convertkit.conversion.tying import tie_group
+from convertkit.dialects.coverage import coverage_of, runtime_names
 from convertkit.dialects.planes import KV_SCALES
 from convertkit.dialects.scheme import blocks_of
 from convertkit.dtypes import FLOATS
@@ -269,14 +270,28 @@ def apply_repairs(work: Work, request: RepairRequest) -> tuple[Repair, ...]:
         raise refusal("E_USAGE", "no repair is named", fix=f"one or more of {options}")
     for row in rows:
         row.step(work, request)
-    moved = any(isinstance(unit, Rearrange) and "scale" in unit.spec.name for unit in work.made)
-    if moved and work.identity.scheme is not None and not request.set_config:
+    if not request.set_config and _misnames(work):
         _follow(work)
     return rows
 
 
+def _misnames(work: Work) -> bool:
+    """Whether surgery moved planes, or dense weights that the config names or whose new modules it takes for packed."""
+    scheme = work.identity.scheme
+    moved = [unit for unit in work.made if isinstance(unit, Rearrange)]
+    if scheme is None or not moved:
+        return False
+    if any("scale" in unit.spec.name for unit in moved):
+        return True
+    coverage, renamed = coverage_of(scheme), runtime_names(scheme, work.identity.layout)
+    old = {renamed(module_of(name)) for unit in moved for name in unit.inputs}
+    new = {renamed(module_of(unit.spec.name)) for unit in moved if unit.spec.name.endswith(".weight")}
+    listed = old.intersection((*scheme.ignore, *scheme.targets, *scheme.layers))
+    return bool(listed) or any(coverage.covers(module) is True for module in new)
+
+
 def _follow(work: Work) -> None:
-    """After surgery on packed weights the config must name the new modules."""
+    """After surgery the config must name the new modules."""
     try:
         requantize(work, work.effects[0])
     except ConvertError as error:

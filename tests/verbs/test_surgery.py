@@ -11,6 +11,7 @@ import pytest
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.conversion.repair_work import RepairRequest
+from convertkit.demo.generate import generate
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
 from convertkit.verbs.case import Result
@@ -291,6 +292,24 @@ def test_the_quantization_config_follows_a_split(tmp_path: Path) -> None:
     assert isinstance(made, Result)
     assert made.status == 0
     assert not [item for item in made.findings if item.severity == "error"]
+
+
+@pytest.mark.parametrize("dialect", ["modelopt", "modelopt-mixed", "compressed-tensors"])
+@pytest.mark.parametrize("kind", ["qkv", "gate-up"])
+def test_the_quantization_config_follows_dense_parts_too(tmp_path: Path, kind: str, dialect: str) -> None:
+    """Parts that a pack left dense are excluded by name; joined they have another, and come back as they were."""
+    dense = "{rest}.self_attn.{x}" if kind == "qkv" else "{rest}.mlp.{x}"
+    generate("qwen3", tmp_path / "s")
+    pack_nvfp4(tmp_path / "s", tmp_path / "pack", dialect=dialect, exclude=[dense])
+    fused = repair(tmp_path / "pack", tmp_path / "fused", RepairRequest(fuse=(kind,)))
+    split = repair(tmp_path / "fused", tmp_path / "split", RepairRequest(split=(kind,)))
+    for made in (fused, split):
+        assert isinstance(made, Result)
+        assert made.status == 0
+        assert "W_QCONFIG_MISMATCH" not in [item.code for item in made.findings]
+    assert tensors(tmp_path / "split") == tensors(tmp_path / "pack")
+    for name in ("config.json", "hf_quant_config.json") if dialect != "compressed-tensors" else ("config.json",):
+        assert (tmp_path / "split" / name).read_bytes() == (tmp_path / "pack" / name).read_bytes()
 
 
 def test_what_a_repair_was_asked_to_make_or_found_is_computed_anew_alike(tmp_path: Path) -> None:

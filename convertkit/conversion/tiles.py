@@ -68,12 +68,12 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: 
     """
     if workers <= 1 or len(items) <= 1:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(workers, thread_name_prefix="convertkit") as pool:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="convertkit")
+    try:
         futures = [pool.submit(work, item) for item in items]
         wait(futures, return_when=FIRST_EXCEPTION)
-        if any(future.done() and not future.cancelled() and future.exception() for future in futures):
-            for future in futures:
-                future.cancel()
+    finally:  # all are done, or one failed, or a signal came where nothing listens for it
+        pool.shutdown(cancel_futures=True)
     failures = [future.exception() for future in futures if not future.cancelled()]
     first = next((failure for failure in failures if failure is not None), None)
     if first is not None:

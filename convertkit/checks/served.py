@@ -27,7 +27,6 @@ from convertkit.checks.reference import (
 )
 
 Doubles = NDArray[np.float64]
-Keeps = Literal["each", "largest", "first"]
 
 LARGEST_UNITS = 448 * 512
 """The largest E4M3 value in units of 2^-9."""
@@ -171,13 +170,6 @@ def lift_scope(lead: str) -> str:
         return lead
     before, _, after = lead.partition("experts.")
     return f"{before}experts.*.{after.partition('.')[2]}"
-
-
-def engine_of(name: str) -> Engine:
-    """The row of ``ENGINES``; ``ValueError`` for another name."""
-    if name not in ENGINES:
-        raise ValueError(f"unknown engine {name}; one of {', '.join(ENGINES)}")
-    return ENGINES[name]
 
 
 def as_report(name: str) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ Copied bytes were read back from the staged file and compared with the source's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -208,8 +208,3 @@ VERIFIERS: Mapping[type, Callable[[Bench, Any], Evidence]] = {
 }
 """What tests the promise of each kind of unit; those of GGUF files are in ``gguf``, those of
 drafters in ``drafter_units``."""
-
-
-def tallies_of(evidence: Sequence[Evidence], kind: type) -> list[Any]:
-    """All details of one kind, in the order of the plan."""
-    return [detail for item in evidence for detail in item.details if isinstance(detail, kind)]

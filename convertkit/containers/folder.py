@@ -28,7 +28,7 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
     (r".*\.safetensors\.index\.json", "index of weights"),
     (r".*\.(bin|pth|ckpt|gguf|h5|msgpack|onnx|npz|pkl|pickle)(\.index\.json)?", "weights of another format"),
     (r"config\.json", "written anew"),
-    (r"hf_quant_config\.json|quantize_config\.json|quant_config\.json", "quantization file"),
+    (r"(hf_quant_config|quantize_config|quant_config|quant_cfg|quantization_config)\.json", "quantization file"),
     (r"MANIFEST\.json|SHA256SUMS|TENSORS\.jsonl|PROVENANCE\.intoto\.json", "manifest"),
     (r".*\.(sig|sigstore|asc)", "signature"),
     (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, U
 from convertkit.dialects.scheme import strip_quantization, with_quantization
 from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import write_quantization
-from convertkit.dtypes import BLOCK_TYPES, FLOATS
+from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.grids.ggml.types import DECODED_TYPES
 from convertkit.layouts.drafters import DRAFTERS
@@ -247,8 +247,3 @@ def _heads(config: Mapping[str, Any], key: str) -> int:
         if isinstance(scope, Mapping) and type(scope.get(key)) is int:
             return int(scope[key])
     return 0
-
-
-def blocks_in(source: Checkpoint) -> Iterable[str]:
-    """Block types that a GGUF holds, in the order of their first tensor."""
-    return dict.fromkeys(ref.spec.dtype for ref in source.tensors.values() if ref.spec.dtype in BLOCK_TYPES)

@@ -15,8 +15,7 @@ from convertkit.conversion.gguf_units import BlockWeight, Order, Source, shape_o
 from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import TILE_BYTES, bytes_view
 from convertkit.dialects.planes import PackedModule
-from convertkit.dialects.spelling import GROUP
-from convertkit.dtypes import BLOCK_TYPES, DTYPES, STORED_TYPES
+from convertkit.dtypes import BLOCK_TYPES, STORED_TYPES
 
 ONE_BITS = 0x3F80_0000
 """FP32 bits of 1.0: the scale of an NVFP4 tensor that states none."""
@@ -112,13 +111,5 @@ def block_planes(desk: Desk, source: BlockWeight, first: int, last: int) -> tupl
     return split_planes(read_rows(desk, source.weight, first, last).view(np.uint8))
 
 
-def scale_bytes_of(source: PackedModule) -> int:
-    return source.out_features * (source.in_features // GROUP)
-
-
 def width_of(source: Source) -> int:
     return matrix_shape(shape_of(source))[1]
-
-
-def element_bytes(dtype: str) -> int:
-    return DTYPES[dtype].bits // 8

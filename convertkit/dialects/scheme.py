@@ -12,9 +12,6 @@ from convertkit.errors import Finding, Severity, finding
 CONFIG_FILE = "config.json"
 QUANT_FILE = "hf_quant_config.json"
 
-QUANT_FILES = (QUANT_FILE, "quantize_config.json", "quant_config.json", "quant_cfg.json", "quantization_config.json")
-"""Side files that state a quantization; a conversion that leaves a dialect does not copy them."""
-
 BLOCK_KEYS = ("quantization_config", "compression_config")
 """Keys of a quantization block (the second is that of llm-compressor before 0.2)."""
 

@@ -101,10 +101,3 @@ def cast(values: Bits, from_dtype: str, to_dtype: str) -> Bits:
         nan = np.isnan(wide)
         return np.where(nan, bits | _QUIET_F32, bits) if nan.any() else bits
     return from_float32(wide, to_dtype)
-
-
-def nonfinite_count(values: Bits, dtype: str) -> int:
-    """How many elements are NaN or infinite."""
-    row = float_type(dtype)
-    bits = storage_bits(values, dtype)
-    return int(np.count_nonzero((bits & bits.dtype.type(row.magnitude)) >= bits.dtype.type(row.infinity)))

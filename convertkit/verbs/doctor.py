@@ -15,6 +15,7 @@ from typing import Literal
 
 from convertkit import __version__
 from convertkit.conversion.syscalls import KERNEL
+from convertkit.workers import worker_count
 
 State = Literal["ok", "missing", "note"]
 
@@ -60,8 +61,7 @@ def _system() -> Iterator[Check]:
     linux = sys.platform == "linux"
     yield Check("convertkit", "system", "ok" if linux else "note", f"{platform.system()} {platform.machine()}",
                 "" if linux else "reading works; writing is untested here")  # fmt: skip
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Check("convertkit", "cores", "ok", str(cores))
+    yield Check("convertkit", "cores", "ok", str(worker_count()))
     for name in NEEDED:
         found = _version(name)
         yield Check("convertkit", name, "missing" if found is None else "ok", found or "", f"pip install {name}")

@@ -175,6 +175,8 @@ def test_what_travels_and_what_does_not(tmp_path: Path) -> None:
         "model.sig",
         "FIDELITY_GATE.json",
         ".gitattributes",
+        "quant_cfg.json",
+        "quantization_config.json",
     ):
         (tmp_path / name).write_text("x")
     (tmp_path / "bf16").mkdir()
@@ -187,6 +189,8 @@ def test_what_travels_and_what_does_not(tmp_path: Path) -> None:
         "model.sig",
         "FIDELITY_GATE.json",
         ".gitattributes",
+        "quant_cfg.json",
+        "quantization_config.json",
         "bf16",
     } <= set(checkpoint.skipped)
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from convertkit.checkpoint import FileStamp, TensorRef
+from convertkit.checkpoint import Checkpoint, FileStamp, TensorRef
 from convertkit.containers.files import open_regular, read_into, stamp_of
 from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.progress import SILENT, Progress
@@ -99,6 +99,17 @@ def sha256_files(
     if found.findings:
         raise ConvertError(found.findings)
     return dict(found.files)
+
+
+def sha256_opened(
+    checkpoint: Checkpoint, names: Iterable[str], workers: int = 0, progress: Progress = SILENT
+) -> dict[str, FileDigest]:
+    """Digests of the weight files of a checkpoint, then of the files ``names`` beside them. Raises as ``sha256_files``,
+    and ``E_CHANGED`` for a weight file that is not the one that was opened."""
+    found = sha256_files(checkpoint.root, [*(file.name for file in checkpoint.files), *names], workers, progress)
+    for file in checkpoint.files:
+        assert_same(file.stamp, found[file.name].stamp, file.name)
+    return found
 
 
 def sha256_all(

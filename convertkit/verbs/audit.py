@@ -20,7 +20,7 @@ from convertkit.errors import Finding, refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT, Progress
-from convertkit.release.digests import sha256_files
+from convertkit.release.digests import sha256_opened
 from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.release.reports import envelope, render_report, settled
 
@@ -110,10 +110,9 @@ def _document(found: Audit) -> dict[str, Any]:
 
 def _files(checkpoint: Checkpoint, workers: int, progress: Progress) -> list[dict[str, Any]]:
     """Weight files and config with their digests."""
-    names = [file.name for file in checkpoint.files]
-    if not checkpoint.is_file:
-        names += [name for name in (CONFIG, QUANT_CONFIG) if (checkpoint.root / name).exists()]
+    beside = () if checkpoint.is_file else (CONFIG, QUANT_CONFIG)
+    names = [name for name in beside if (checkpoint.root / name).exists()]
     return [
         {"path": name, "size_bytes": digest.size_bytes, "sha256": digest.sha256}
-        for name, digest in sha256_files(checkpoint.root, names, workers, progress).items()
+        for name, digest in sha256_opened(checkpoint, names, workers, progress).items()
     ]

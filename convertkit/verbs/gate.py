@@ -14,7 +14,7 @@ from convertkit.checks.gate import Compared, Weight, compare_checkpoints, missin
 from convertkit.checks.nibbles import swapped_findings
 from convertkit.checks.served import ENGINES
 from convertkit.checks.serving import Serving, serving_of
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.identify import identify
@@ -26,7 +26,7 @@ from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fused import fused_groups, user_groups
 from convertkit.progress import SILENT, Progress
-from convertkit.release.digests import assert_same, sha256_files
+from convertkit.release.digests import sha256_opened
 from convertkit.release.report_files import check_report_place, write_report_files
 from convertkit.release.reports import envelope, render_report
 from convertkit.release.rows import bytes_row, gate_row, gate_summary
@@ -172,10 +172,5 @@ def _bytes_findings(found: Sequence[Compared]) -> list[Finding]:
 def compared_files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
     """Weight files and config of one side with their digests. Raises E_CHANGED for a weight file that is not the one
     that was opened."""
-    names = [file.name for file in checkpoint.files]
-    if checkpoint.config:
-        names.append("config.json")
-    digests = sha256_files(checkpoint.root, names, workers)
-    for file in checkpoint.files:
-        assert_same(file.stamp, digests[file.name].stamp, file.name)
-    return [{"path": name, "size_bytes": digests[name].size_bytes, "sha256": digests[name].sha256} for name in names]
+    digests = sha256_opened(checkpoint, [CONFIG] if checkpoint.config else [], workers)
+    return [{"path": name, "size_bytes": one.size_bytes, "sha256": one.sha256} for name, one in digests.items()]

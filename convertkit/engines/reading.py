@@ -43,12 +43,14 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One reader in one version. ``formats`` maps layout names to readings; ``others`` says why the rest fails."""
+    """One reader in one version. ``formats`` maps layout names to readings; ``hints`` say of some others what helps,
+    ``others`` why the rest fails."""
 
     name: str
     version: str
     formats: Mapping[str, Serving]
     others: str = "does not read this format"
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -57,14 +59,15 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Understanding:
-    """What an engine makes of one drafter. ``spec`` is None if it does not read the format; ``differing`` are the
-    fields in which it departs from what the format's own package understands."""
+    """What an engine makes of one drafter. ``spec`` is None if it does not read the format, and ``why`` says so;
+    ``differing`` are the fields in which it departs from what the format's own package understands."""
 
     engine: Engine
     spec: DrafterSpec | None
     differing: tuple[str, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
 
 
 INFORMATIVE = frozenset(
@@ -79,7 +82,7 @@ def understand(
     """Read a config as ``engine`` does and compare it with ``stated``, what its own package understands."""
     serving = engine.formats.get(layout.name)
     if serving is None:
-        return Understanding(engine, None)
+        return Understanding(engine, None, why=engine.hints.get(layout.name, engine.others))
     spec = with_tensors(read_spec(serving.reading, config)[0], names)
     read = {row.here for row in serving.reading.fields}
     skip = {name for name in INFORMATIVE if getattr(spec, name) is None or name not in read}

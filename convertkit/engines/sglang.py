@@ -100,5 +100,14 @@ SGLANG = Engine(
             (ORDER,),
         ),
     },
-    "reads no speculators config: convert it to dflash, dspark or eagle3",
+    "has no loader for this format",
+    {
+        layout: f"reads no speculators config: convert it to {format_}"
+        for layout, format_ in (
+            ("speculators-dflash", "dflash"),
+            ("speculators-dflash2", "dflash"),
+            ("speculators-dspark", "dspark"),
+            ("speculators-eagle3", "eagle3"),
+        )
+    },
 )

@@ -27,12 +27,11 @@ def drafter_view(checkpoint: Checkpoint, identity: Identity) -> tuple[dict[str, 
 
 
 def _reader(read: Understanding, spec: DrafterSpec) -> dict[str, Any]:
-    reads = read.spec is not None
     return {
         "name": read.engine.name,
         "version": read.engine.version,
-        "reads": reads,
-        "why": "" if reads else read.engine.others,
+        "reads": read.spec is not None,
+        "why": read.why,
         "differs": {name: plain(getattr(read.spec, name)) for name in read.differing},
         "refuses": [{"field": field, "why": why} for field, why in read.refused],
         "give": {option: value for option, value in read.given.items() if value is not None},

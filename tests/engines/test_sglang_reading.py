@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from convertkit.drafter import DrafterSpec
+from convertkit.engines.reading import understand
 from convertkit.engines.sglang import SGLANG
+from convertkit.formats import FORMATS
 from convertkit.layouts.reading import read_spec, with_tensors
+from convertkit.layouts.tables import LAYOUTS_BY_NAME
 from tests.engines.cases import build
 from tests.engines.drafters import HD, KINDS, N
 from tests.engines.test_sglang_load import CASES, EVERY, golden
@@ -73,3 +76,25 @@ def test_block_and_heads(name: str) -> None:
 def test_norms_of_eagle(name: str) -> None:
     spec, norms = spec_of(name), golden(name)["reading"]["norms"]
     assert (spec.norm_before_fc, spec.fc_norm, spec.norm_output) == (norms["before_fc"], norms["fc"], norms["output"])
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        ("speculators-dflash2", "reads no speculators config: convert it to dflash"),
+        ("speculators-eagle3", "reads no speculators config: convert it to eagle3"),
+        ("speculators-peagle", "has no loader for this format"),
+        ("peagle", "has no loader for this format"),
+        ("eagle3", ""),
+    ],
+)
+def test_what_is_said_of_a_format_that_is_not_read(layout: str, why: str) -> None:
+    made = build(EVERY["eagle3, whole"])
+    row = LAYOUTS_BY_NAME[layout]
+    assert understand(SGLANG, row, made.config, made.specs, spec_of("eagle3, whole")).why == why
+
+
+def test_what_helps_is_a_format_that_convertkit_writes() -> None:
+    for layout, why in SGLANG.hints.items():
+        assert layout not in SGLANG.formats
+        assert why.rpartition(" ")[2] in FORMATS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.model import Fate, Filled, Parameter, Part, Refused, Shape, Wrong
@@ -18,6 +19,11 @@ class Book:
     fates: dict[str, Fate] = field(default_factory=dict)
     refusals: list[Refused] = field(default_factory=list)
     wrongs: list[Wrong] = field(default_factory=list)
+
+    @cached_property
+    def modules(self) -> frozenset[str]:
+        """Modules of the model: made once, whatever the number of names that none has."""
+        return modules_of(self.parameters)
 
     def skip(self, stored: str, why: str) -> None:
         self.fates[stored] = Fate(None, skipped=why)

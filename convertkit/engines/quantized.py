@@ -41,6 +41,17 @@ def grids_of_targets(block: Mapping[str, Any], passed: Callable[[Sequence[str]],
     return targets
 
 
+def first_below(layers: Mapping[str, str]) -> dict[str, str]:
+    """Every module above a listed one, with the algorithm of the first that the config lists below it."""
+    found: dict[str, str] = {}
+    for name, algorithm in layers.items():
+        place = name.rpartition(".")[0]
+        while place and place not in found:
+            found[place] = algorithm
+            place = place.rpartition(".")[0]
+    return found
+
+
 def class_meant(target: str, kind: str) -> bool:
     """Whether a target is a part of the name of a linear's class."""
     return not target.startswith("re:") and target.lower() in kind.lower()

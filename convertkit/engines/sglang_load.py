@@ -13,7 +13,7 @@ from convertkit.engines.loading import Book
 from convertkit.engines.model import Fate, Filled, Load, Parameter, Stop, Unknown, Wrong
 from convertkit.engines.sglang_config import read_draft
 from convertkit.engines.sglang_params import drafter_parameters
-from convertkit.engines.sglang_quant import Quantization, read_quantization
+from convertkit.engines.sglang_quant import read_quantization
 from convertkit.engines.sglang_rules import RULES
 from convertkit.engines.sglang_serving import mask_refusals, serving_notes, serving_settings, serving_wrongs
 from convertkit.engines.source import Source
@@ -32,7 +32,7 @@ ALIASES: Mapping[str, str] = {
 }  # fmt: skip
 DOMINO = ("prefix_gru.", "embed_proj.")
 UNREAD = (".inv_freq", "t2d", "d2t", ".k_scale", ".v_scale")
-PACKED: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
+PACKED: Mapping[str, tuple[str, ...]] = {}
 """Fused linears that the class of a drafter names for its quantization config: none does."""
 
 
@@ -48,9 +48,9 @@ def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "B
 
 def _load(source: Source, target: Target, rank: Rank) -> Load:
     draft = read_draft(source.config, target)
-    settings = tuple(serving_settings(draft, source.config))
+    settings = tuple(serving_settings(draft))
     try:
-        quant = read_quantization(source.config, source.quant_config, PACKED.get(draft.kind, {}))
+        quant = read_quantization(source.config, source.quant_config, PACKED)
         parameters = {item.name: item for item in drafter_parameters(draft, quant, rank, target)}
     except Unknown as why:
         return Load(unknown=why.refused.message, settings=settings)
@@ -58,16 +58,19 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
         return Load(refusals=(stopped.refused,), settings=settings)
     book = Book(parameters)
     for spec in source.tensors:
-        (_eagle_one if draft.kind.startswith("eagle3") else _dflash_one)(spec, draft, book)
+        if draft.kind.startswith("eagle3"):
+            _eagle_one(spec, book)
+        else:
+            _dflash_one(spec, draft, book)
     outcomes = book.outcomes({name: item.lender for name, item in parameters.items() if item.lender})
     wrongs = [
         *book.wrongs,
         *_unfilled(outcomes),
-        *_lost(book, source.tensors, quant),
-        *serving_wrongs(draft, target, source.config, {spec.name for spec in source.tensors}),
+        *_lost(book, source.tensors),
+        *serving_wrongs(draft, target, source.specs),
     ]
     refusals = (*book.refusals, *mask_refusals(draft, target))
-    notes = tuple(serving_notes(draft, source.config, book))
+    notes = tuple(serving_notes(draft, book))
     facts = {"class": draft.kind, "captured": draft.captured}
     return Load(refusals, tuple(wrongs), notes, book.fates, outcomes, settings, facts)
 
@@ -90,13 +93,12 @@ def _dflash_one(spec: TensorSpec, draft: VllmDraft, book: Book) -> None:
 
 
 def _fill(spec: TensorSpec, bare: str, book: Book) -> None:
-    known = {name: item for name, item in book.parameters.items() if item.lender is None}
     for old, new, share in STACKED:
-        if f".{old}." in bare and bare.replace(old, new) in known:
+        if f".{old}." in bare and _is_own(bare.replace(old, new), book):
             book.load(spec, bare.replace(old, new), share, "sglang.linear")
             return
-    name = bare if bare in known else ALIASES.get(spec.name, bare)
-    if name in known:
+    name = bare if _is_own(bare, book) else ALIASES.get(spec.name, bare)
+    if _is_own(name, book):
         book.load(spec, name, "", "sglang.fc" if name == "fc.weight" else "sglang.linear")
     elif bare in book.parameters:
         book.skip(spec.name, "the target's is used")
@@ -104,7 +106,13 @@ def _fill(spec: TensorSpec, bare: str, book: Book) -> None:
         book.skip(spec.name, "unknown name")
 
 
-def _eagle_one(spec: TensorSpec, draft: VllmDraft, book: Book) -> None:
+def _is_own(name: str, book: Book) -> bool:
+    """Whether the drafter has such a parameter and the target does not lend it."""
+    found = book.parameters.get(name)
+    return found is not None and found.lender is None
+
+
+def _eagle_one(spec: TensorSpec, book: Book) -> None:
     """One stored tensor of an EAGLE-3 draft (``models/llama_eagle3.py:326``)."""
     name = spec.name
     for old, new in LEGACY:
@@ -139,7 +147,7 @@ def _rule_of(parameter: Parameter) -> str:
     return parameter.rule if parameter.rule in RULES else "sglang.silent"
 
 
-def _lost(book: Book, tensors: Sequence[TensorSpec], quant: Quantization) -> Iterator[Wrong]:
+def _lost(book: Book, tensors: Sequence[TensorSpec]) -> Iterator[Wrong]:
     """Stored tensors that the model would need if it knew their names."""
     for spec in tensors:
         fate = book.fates.get(spec.name)

@@ -24,7 +24,7 @@ def drafter_parameters(draft: VllmDraft, quant: Quantization, rank: Rank, target
     made: list[Parameter] = []
     for index in range(draft.size("num_hidden_layers")):
         made += _layer(draft, index, quant, rank)
-    made += _eagle_ends(draft, quant, rank, target) if eagle else _dflash_ends(draft, rank, target)
+    made += _eagle_ends(draft, quant, rank) if eagle else _dflash_ends(draft, rank, target)
     return [replace(padded(item), rule=_rule(item.rule)) for item in made]
 
 
@@ -56,7 +56,6 @@ def _rule(name: str) -> str:
 
 
 def _built(row: Linear, quant: Quantization, rank: Rank) -> Iterator[Parameter]:
-    """A linear; SGLang says 'input feature' where vLLM says 'in features'."""
     return linear(row, quant.ask(row.runtime, row.kind), rank)
 
 
@@ -156,7 +155,7 @@ def _selector(draft: VllmDraft, hidden: int, dtype: str) -> Iterator[Parameter]:
 
 
 def _markov(draft: VllmDraft, hidden: int, dtype: str) -> Iterator[Parameter]:
-    kind, rank, rows = str(draft.get("markov_head_type", "vanilla")).lower(), draft.get("markov_rank"), 0
+    kind, rank = str(draft.get("markov_head_type", "vanilla")).lower(), draft.get("markov_rank")
     if not isinstance(rank, int) or rank <= 0:
         raise stop("create", "DSpark requires markov_rank > 0", "sglang.markov", key="markov_rank")
     rows = draft.size("vocab_size")
@@ -182,7 +181,7 @@ def own_embedding(draft: VllmDraft) -> bool:
     return bool(wide != draft.size("hidden_size"))
 
 
-def _eagle_ends(draft: VllmDraft, quant: Quantization, rank: Rank, target: Target) -> Iterator[Parameter]:
+def _eagle_ends(draft: VllmDraft, quant: Quantization, rank: Rank) -> Iterator[Parameter]:
     hidden, dtype = draft.size("hidden_size"), rank.dtype
     count, each = eagle_features(draft), draft.get("target_hidden_size", hidden)
     if draft.eagle.get("norm_before_fc", draft.get("norm_before_fc", False)):

@@ -13,7 +13,7 @@ from typing import Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault
 from convertkit.engines.model import Unknown, stop
-from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, class_meant, grids_of_targets, matching
+from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, class_meant, first_below, grids_of_targets, matching
 
 Packed = Mapping[str, tuple[str, ...]]
 
@@ -122,7 +122,7 @@ def _mixed(named: Mapping[str, Any], packed: Packed) -> Quantization:
             raise Unknown("a layer of a MIXED_PRECISION config is not one that convertkit's tables describe")
         layers[str(name)] = str(row.get("quant_algo", "")).upper()
     excluded = _Excluder(named.get("ignore", named.get("exclude_modules")) or [], packed)
-    parents = _parents(layers)
+    parents = first_below(layers)
     cache = bool(named.get("kv_cache_scheme") or named.get("kv_cache_quant_algo"))
 
     def ask(module: str, kind: str) -> Grid:
@@ -134,17 +134,6 @@ def _mixed(named: Mapping[str, Any], packed: Packed) -> Quantization:
         return ALGORITHMS[found]
 
     return Quantization("modelopt-mixed", ask, cache)
-
-
-def _parents(layers: Mapping[str, str]) -> dict[str, str]:
-    """Every module above a listed one, with the algorithm of the first below it."""
-    found: dict[str, str] = {}
-    for name, algorithm in layers.items():
-        place = name.rpartition(".")[0]
-        while place and place not in found:
-            found[place] = algorithm
-            place = place.rpartition(".")[0]
-    return found
 
 
 def _candidates(module: str) -> tuple[str, ...]:

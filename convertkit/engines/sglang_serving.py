@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import pairwise
-from typing import Any
 
 from convertkit.engines.loading import Book
 from convertkit.engines.model import Note, Refused, Setting, Wrong
@@ -30,9 +29,7 @@ def mask_refusals(draft: VllmDraft, target: Target) -> Iterator[Refused]:
         yield Refused("worker", message, "sglang.mask-range", key="mask_token_id")
 
 
-def serving_wrongs(
-    draft: VllmDraft, target: Target, config: Mapping[str, Any], names: Collection[str]
-) -> Iterator[Wrong]:
+def serving_wrongs(draft: VllmDraft, target: Target, names: Collection[str]) -> Iterator[Wrong]:
     """Faults that show at the first step, or never."""
     eagle = draft.kind.startswith("eagle3")
     rows = draft.get("draft_vocab_size")
@@ -77,7 +74,7 @@ def _taps(draft: VllmDraft) -> Iterator[Wrong]:
         yield Wrong("E_TAPS", message, "sglang.eagle3-taps")
 
 
-def serving_notes(draft: VllmDraft, config: Mapping[str, Any], book: Book) -> Iterator[Note]:
+def serving_notes(draft: VllmDraft, book: Book) -> Iterator[Note]:
     message = "beside a target started with --quantization, give --speculative-draft-model-quantization unquant"
     yield Note(message, "sglang.inherits")
     if not draft.kind.startswith("eagle3") and block_of(draft) is None:
@@ -95,7 +92,7 @@ def block_of(draft: VllmDraft) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def serving_settings(draft: VllmDraft, config: Mapping[str, Any]) -> Iterator[Setting]:
+def serving_settings(draft: VllmDraft) -> Iterator[Setting]:
     algorithm = {"dflash": "DFLASH", "dflash2": "DFLASH", "dspark": "DSPARK"}.get(draft.kind, "EAGLE3")
     yield Setting("--speculative-algorithm", algorithm, f"the architecture is {draft.architecture}")
     block = block_of(draft)

@@ -20,7 +20,7 @@ from convertkit.engines.sglang_target_tables import (
     Single,
     TargetTable,
 )
-from convertkit.engines.vllm_linear import PAD_VOCABULARY, Linear, Rank, linear
+from convertkit.engines.vllm_linear import Linear, Rank, linear, padded_rows
 
 DEFAULTS: Mapping[str, int] = {"merge": 2, "chan": 3, "tpatch": 2, "conv": 4}
 DIVIDED = ("nh", "I", "Ie", "Is", "lk", "lv")
@@ -166,7 +166,7 @@ def _head(sizes: Sizes, quant: Quantization, ranks: int) -> Iterator[Made]:
     """A packed head."""
     grid = quant.ask("lm_head", "ParallelLMHead")
     rows, columns = sizes.shape("V H")
-    own = -(-rows // PAD_VOCABULARY) * PAD_VOCABULARY // ranks
+    own = padded_rows(rows) // ranks
     for item in linear(Linear("lm_head", "", "ParallelLMHead", (("", rows),), columns), grid, Rank(1, "BF16")):
         shape = (own, *item.shape[1:]) if len(item.shape) == 2 else item.shape
         yield Made(replace(item, shape=shape, rule="sglang.target-missing"), sizes.kinds["once"])
@@ -178,7 +178,7 @@ def _single(row: Single, sizes: Sizes, ranks: int) -> Iterator[Made]:
     shape = sizes.shape(row.shape)
     own = shape
     if row.fit == "vocabulary":
-        own = (-(-shape[0] // PAD_VOCABULARY) * PAD_VOCABULARY // ranks, *shape[1:])
+        own = (padded_rows(shape[0]) // ranks, *shape[1:])
     elif row.fit == "conv":
         own = (shape[0] // ranks, *shape[1:])
     part = Part("", shape, "rows" if row.fit == "conv" else "exact")

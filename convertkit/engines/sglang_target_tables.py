@@ -81,7 +81,7 @@ def attention(at: str, asked: str, query: str, norms: bool, layers: str, bias: s
     return tuple(made)
 
 
-def mlp(at: str, asked: str, width: str, layers: str = "all", bias: str = "") -> tuple[Row, ...]:
+def mlp(at: str, asked: str, width: str, layers: str = "all") -> tuple[Row, ...]:
     pair = (("gate", width), ("up", width))
     return (
         Module(f"{at}.gate_up_proj", f"{asked}.gate_up_proj", "MergedColumnParallelLinear", pair, "H", "rows", layers),
@@ -125,7 +125,7 @@ def vision() -> tuple[Row, ...]:
         ("mlp.linear_fc1", "ColumnParallelLinear", "Iv", "Hv", "rows"),
         ("mlp.linear_fc2", "RowParallelLinear", "Hv", "Iv", "columns"),
     )  # fmt: skip
-    ends: tuple[tuple[str, str, str, Fit], ...] = (
+    merger: tuple[tuple[str, str, str, Fit], ...] = (
         ("linear_fc1", "ColumnParallelLinear", wide, "rows"), ("linear_fc2", "RowParallelLinear", "Ho", "columns"),
     )  # fmt: skip
     made: list[Row] = [
@@ -135,7 +135,7 @@ def vision() -> tuple[Row, ...]:
     made += [
         Module(f"visual.merger.{leaf}", f"model.visual.merger.{leaf}", kind, (("", rows),), wide, split, "tower", False,
                "always")
-        for leaf, kind, rows, split in ends
+        for leaf, kind, rows, split in merger
     ]  # fmt: skip
     made += [
         Single("visual.pos_embed.weight", "positions Hv", "tower", "vocabulary"),

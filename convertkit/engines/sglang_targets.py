@@ -63,11 +63,9 @@ def load_target(source: Source, ranks: int) -> Load:
 
 
 def _load(source: Source, ranks: int) -> Load:
-    names = source.config.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else "none"
-    table = TARGETS.get(name)
+    table = TARGETS.get(source.architecture)
     if table is None:
-        raise Unknown(f"the architecture {name} is not one that convertkit's tables of SGLang describe")
+        raise Unknown(f"the architecture {source.architecture} is not one that convertkit's tables of SGLang describe")
     sizes = read_sizes(source.config)
     quant: Quantization = read_quantization(source.config, source.quant_config, table.packed)
     built = build(table, sizes, quant, ranks)
@@ -172,10 +170,11 @@ def _lose(family: Family, lost: Sequence[int], place: Place, state: Loading, siz
     """Names without a parameter: an error for fused linears of some classes, else dropped."""
     first, count = family.names[lost[0]], len(lost)
     state.fates.update({family.names[at]: Fate(None, skipped=place.why or "unknown name") for at in lost})
-    if place.error and not place.why and not (place.expert and family.indices[lost[0]][1] >= sizes.values.get("E", 0)):
-        message = (
-            f"KeyError: '{place.error.replace('{i}', str(family.indices[lost[0]][0]) if family.indices[0] else '')}'"
-        )
+    count_experts = sizes.values.get("E", 0)
+    wanted = (family.indices[at] for at in lost if not place.expert or family.indices[at][1] < count_experts)
+    numbers = next(wanted, None) if place.error and not place.why else None
+    if numbers is not None:
+        message = f"KeyError: '{place.error.replace('{i}', str(numbers[0]) if numbers else '')}'"
         state.refusals.append(Refused("load_weights", message, "sglang.target-fused", first))
     elif place.why == "mtp":
         message = f"{count} tensors of multi-token prediction are not part of this model"
@@ -208,7 +207,7 @@ def _place(template: str, state: Loading, sizes: Sizes) -> Place:
     if fused is not None:
         return fused
     if ".mlp.experts." in name and style in ("moe", "hybrid", "text"):
-        return _expert(name, style, known)
+        return _expert(name, style)
     if style == "hybrid" and name == "lm_head.weight" and sizes.tied:
         name = "model.embed_tokens.weight"  # the same parameter
     if style == "hybrid" and "visual" in name:
@@ -240,7 +239,7 @@ def _stacked(name: str, style: Style, known: Mapping[str, Any]) -> Place | None:
     return None
 
 
-def _expert(name: str, style: Style, known: Mapping[str, Any]) -> Place:
+def _expert(name: str, style: Style) -> Place:
     """One expert's part, or all experts in one tensor as transformers 5 saves them."""
     at, _, rest = name.partition(".mlp.experts.")
     at = f"{at}.mlp.experts."
@@ -280,16 +279,16 @@ def _outcomes(state: Loading) -> Iterator[Filled]:
 def _missing(name: str, layer: int, parameter: Parameter, experts: int, state: Loading) -> Iterator[str]:
     either = name.endswith("experts.w13_input_scale")  # one value is written to both
     for part in parameter.parts[:1] if either else parameter.parts:
-        marked = set(state.filled.get((name, part.shard), ()))
-        if either:
-            marked |= state.filled.get((name, "w3"), set())
+        shards = (part.shard, "w3") if either else (part.shard,)
+        marks = [state.filled[name, shard] for shard in shards if (name, shard) in state.filled]
         head = (layer,) if layer >= 0 else ()
+        if any(head in marked for marked in marks):
+            continue
         if not experts:
-            if head not in marked:
-                yield part.shard
-        elif head not in marked:
-            yield from (f"{part.shard} of expert {expert}" for expert in range(experts)
-                        if (*head, expert) not in marked)  # fmt: skip
+            yield part.shard
+        for expert in range(experts):
+            if not any((*head, expert) in marked for marked in marks):
+                yield f"{part.shard} of expert {expert}"
 
 
 def _unfilled(item: Filled) -> Wrong:

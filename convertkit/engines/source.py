@@ -22,6 +22,12 @@ class Source:
     mask_embedding: bool = False
     lost_files: tuple[str, ...] = ()
 
+    @property
+    def architecture(self) -> str:
+        """The first of the architectures that the config names, or ``none``."""
+        names = self.config.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else "none"
+
     @cached_property
     def specs(self) -> Mapping[str, TensorSpec]:
         """Tensors by name."""

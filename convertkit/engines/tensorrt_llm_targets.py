@@ -22,12 +22,10 @@ PLAIN = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
 def load_target(source: Source, ranks: int = 1) -> Load:
     """A dense target of plain architecture on one rank; the rest is unknown."""
-    names = source.config.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else "none"
     packed = bool(source.config.get("quantization_config") or source.quant_config)
-    if name not in PLAIN or packed or ranks > 1:
+    if source.architecture not in PLAIN or packed or ranks > 1:
         return Load(unknown=UNKNOWN)
-    table = TARGETS[name]
+    table = TARGETS[source.architecture]
     sizes = sizes_of(source.config, 1, table.defaults)
     refusals: list[Refused] = []
     wrongs: list[Wrong] = []

@@ -16,6 +16,11 @@ PAD_VOCABULARY = 64
 """Rows of embeddings and heads are padded to a multiple of this (``vocab_parallel_embedding.py``)."""
 
 
+def padded_rows(rows: int) -> int:
+    """Rows of an embedding or head with its padding."""
+    return -(-rows // PAD_VOCABULARY) * PAD_VOCABULARY
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One tensor-parallel rank of ``size``; ``dtype`` is that of unquantized parameters."""
@@ -113,6 +118,5 @@ def plain(name: str, shape: tuple[int, ...], dtype: str) -> Parameter:
 
 def table(name: str, rows: int, columns: int, rank: Rank, lender: str | None = None) -> Parameter:
     """An embedding or head: rows padded and divided among ranks, the stored tensor exact."""
-    padded = -(-rows // PAD_VOCABULARY) * PAD_VOCABULARY
-    own = share(padded, rank.size, name)
+    own = share(padded_rows(rows), rank.size, name)
     return Parameter(name, (own, columns), rank.dtype, (Part("", (rows, columns)),), lender=lender, rule="vllm.silent")

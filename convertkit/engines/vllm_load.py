@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.engines.loading import Book, modules_of
-from convertkit.engines.model import Load, Stop, Unknown, stop, strange_dtype
+from convertkit.engines.loading import Book
+from convertkit.engines.model import Fate, Load, Stop, Unknown, stop, strange_dtype
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_after import check_loaded, drop_notes, dropped, kernel_notes, truncated_head, unfilled
 from convertkit.engines.vllm_config import read_draft
@@ -24,7 +24,7 @@ from convertkit.engines.vllm_params import (
     norms_before_fc,
     uses_features,
 )
-from convertkit.engines.vllm_quant import Quantization, read_quantization
+from convertkit.engines.vllm_quant import RENAMES, Quantization, read_quantization
 from convertkit.engines.vllm_serving import serving_wrongs, vllm_settings
 
 STACKED = ((".q_proj", ".qkv_proj", "q"), (".k_proj", ".qkv_proj", "k"), (".v_proj", ".qkv_proj", "v"),
@@ -44,11 +44,6 @@ _CACHE_SCALES = (
     (re.compile(r"(?<!\.attn)\.([qkv])_scale$"), r".attn.\1_scale"),
     (re.compile(r"(?<!\.attn)\.([qkv])_zero_point$"), r".attn.\1_zero_point"),
 )
-
-_MIDLAYER = re.compile(r"(?<![A-Za-z0-9_])midlayer(?=\.|\*|$)")
-
-_ENCODER = ((re.compile(r"(?<![A-Za-z0-9_])encoder\.output_norm_enc(?=\.|\*|$)"), "hidden_norm"),
-            (re.compile(r"(?<![A-Za-z0-9_])encoder\.fc(?=\.|\*|$)"), "fc"))  # fmt: skip
 
 PARAMETERLESS = ("rotary_emb", "attn")
 """Modules of an attention block that have no parameters."""
@@ -183,8 +178,7 @@ def _mask_hidden(spec: TensorSpec, draft: VllmDraft, book: Book) -> None:
     if spec.elements not in (width, 1):
         message = f"mask_hidden has {spec.elements} elements, the features are {width} wide"
         book.refuse("load_weights", message, "vllm.mask-hidden", spec.name)
-    book.skip(spec.name, "")
-    book.fates[spec.name] = type(book.fates[spec.name])("mask_hidden")
+    book.fates[spec.name] = Fate("mask_hidden")
 
 
 def _dropped_part(engine: str, draft: VllmDraft, book: Book, mask_file: bool) -> str:
@@ -211,8 +205,7 @@ def _renamed(engine: str, eagle: bool, quantized: bool) -> tuple[str, str]:
     if eagle:
         body = body.replace("midlayer.", "layers.0.", 1)
     else:
-        body = _MIDLAYER.sub("layers.0", body)
-        for pattern, new in _ENCODER:
+        for pattern, new in RENAMES:
             body = pattern.sub(new, body)
     shard = ""
     for old, new, share in STACKED:
@@ -229,15 +222,11 @@ def _unknown(stored: str, engine: str, quantized: bool, book: Book) -> None:
         message = f"AttributeError: `{inside.split('.')[0]}` is not an nn.Module (for the stored '{stored}')"
         book.refuse("load_weights", message, "vllm.unknown-name", stored)
         return
-    modules = modules_of(book.parameters) | {
-        f"{name.removesuffix('.o_proj')}.{leaf}"
-        for name in modules_of(book.parameters) if name.endswith("self_attn.o_proj") for leaf in PARAMETERLESS
-    }  # fmt: skip
     suffixes = (".bias", *(QUANT_SUFFIXES if quantized else ()))
     place = engine
-    while place and place not in modules and place not in book.parameters:
+    while place and not _is_module(place, book) and place not in book.parameters:
         shorter = place.rpartition(".")[0]
-        if not shorter or shorter in modules or shorter in book.parameters:
+        if not shorter or _is_module(shorter, book) or shorter in book.parameters:
             break
         place = shorter
     inside = place.removeprefix("model.")
@@ -251,6 +240,12 @@ def _unknown(stored: str, engine: str, quantized: bool, book: Book) -> None:
     else:
         message = f"There is no module or parameter named '{inside}' (for the stored '{stored}')"
         book.refuse("load_weights", message, "vllm.unknown-name", stored)
+
+
+def _is_module(place: str, book: Book) -> bool:
+    parent, _, leaf = place.rpartition(".")
+    bare = leaf in PARAMETERLESS and parent.endswith("self_attn") and f"{parent}.o_proj" in book.modules
+    return bare or place in book.modules
 
 
 def _borrowed(draft: VllmDraft, target: Target, book: Book) -> dict[str, str]:

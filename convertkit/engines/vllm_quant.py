@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convertkit.engines.model import Unknown, stop
-from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid
+from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, first_below
 from convertkit.engines.vllm_compressed import compressed_tensors, part_or_glob
 
 LINEARS = {"QKVParallelLinear", "MergedColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear"}
@@ -141,11 +141,12 @@ def _same(name: str) -> str:
     return name
 
 
-_RENAMES = (
+RENAMES = (
     (re.compile(r"(?<![A-Za-z0-9_])midlayer(?=\.|\*|$)"), "layers.0"),
     (re.compile(r"(?<![A-Za-z0-9_])encoder\.output_norm_enc(?=\.|\*|$)"), "hidden_norm"),
     (re.compile(r"(?<![A-Za-z0-9_])encoder\.fc(?=\.|\*|$)"), "fc"),
 )
+"""Parts of names that the DFlash family maps, of tensors and of configs."""
 _LAYER = re.compile(r"^((?:model\.)?\*?)layers\.(0|[1-9][0-9]*)(?=\.|\*|$)")
 _ROOTED = re.compile(r"^(?:\*|model(?:\.|\*|$))")
 
@@ -155,7 +156,7 @@ def _shifter(target_layers: int, layers: int) -> Callable[[str], str]:
     (``models/utils.py:1010``)."""
 
     def shift(name: str) -> str:
-        for pattern, new in _RENAMES:
+        for pattern, new in RENAMES:
             name = pattern.sub(new, name)
         hit = _LAYER.match(name)
         if hit is not None and int(hit[2]) < layers:
@@ -255,22 +256,21 @@ def mixed_layers(block: Mapping[str, Any], mapped: Callable[[str], str]) -> dict
 
 def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
     layers = mixed_layers(block, mapped)
-    excluded = _excluder(block, mapped)
+    below, excluded = first_below(layers), _excluder(block, mapped)
 
     def ask(module: str, kind: str) -> Grid:
-        found = None if excluded(module) else _listed(module, layers)
+        found = None if excluded(module) else _listed(module, layers, below)
         return "dense" if found is None else mixed_grid(found)
 
     return ask
 
 
-def _listed(module: str, layers: Mapping[str, str]) -> str | None:
+def _listed(module: str, layers: Mapping[str, str], below: Mapping[str, str]) -> str | None:
     """The algorithm of a module: its own entry, one below it, or those of its shards (``modelopt.py:1748``)."""
     if module in layers:
         return layers[module]
-    below = next((name for name in layers if name.startswith(f"{module}.")), None)
-    if below is not None:
-        return layers[below]
+    if module in below:
+        return below[module]
     parent, _, leaf = module.rpartition(".")
     found = {layers[name] for shard in FUSED_SHARDS.get(leaf, ()) if (name := f"{parent}.{shard}") in layers}
     if len(found) > 1:

@@ -9,9 +9,6 @@ from convertkit.engines.config_checks import check_layers
 from convertkit.engines.model import stop
 from convertkit.engines.vllm_draft import CLASSES, VllmDraft, captured_layers
 
-SPECULATORS = ("eagle3", "peagle", "dflash", "dflash2", "dspark")
-"""``speculators_model_type`` values that vLLM 0.33.0 registers (``speculators/algos.py``)."""
-
 
 def read_nested(config: Mapping[str, Any]) -> VllmDraft:
     """A speculators config as vLLM reads it. Raises Stop where vLLM raises."""
@@ -21,8 +18,8 @@ def read_nested(config: Mapping[str, Any]) -> VllmDraft:
     if not isinstance(layer, Mapping):
         raise stop("config", "Must provide transformer_layer_config", "vllm.speculators-config",
                    key="transformer_layer_config")  # fmt: skip
-    if kind not in SPECULATORS:
-        message = f"Expected one of: {', '.join(SPECULATORS)}; the speculators model type is {kind!r}"
+    if not isinstance(kind, str) or kind not in UPDATES:
+        message = f"Expected one of: {', '.join(UPDATES)}; the speculators model type is {kind!r}"
         raise stop("config", message, "vllm.speculators-kinds", key="speculators_model_type")
     values = dict(layer)
     architecture = UPDATES[kind](config, values)
@@ -142,4 +139,5 @@ UPDATES: Mapping[str, Callable[[Mapping[str, Any], dict[str, Any]], str]] = {
     "dflash2": _update_dflash2,
     "dspark": _update_dspark,
 }
-"""What each speculators model type sets in the layer config, and the architecture it is built as (``algos.py``)."""
+"""What each ``speculators_model_type`` that vLLM 0.33.0 registers sets in the layer config, and the architecture it is
+built as (``speculators/algos.py``)."""

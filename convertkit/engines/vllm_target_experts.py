@@ -10,19 +10,7 @@ from convertkit.engines.quantized import Grid
 from convertkit.engines.target_tables import Experts
 from convertkit.engines.vllm_target_planes import EXPERTS, Plane
 from convertkit.engines.vllm_target_shapes import Misfit, misfit_expert
-from convertkit.engines.vllm_target_view import (
-    Number,
-    Placed,
-    View,
-    by_shape,
-    fault,
-    inside,
-    missing,
-    named,
-    numbers_of,
-    strange_dtypes,
-    uncovered,
-)
+from convertkit.engines.vllm_target_view import Number, Placed, View, named
 
 GATE, UP, DOWN, GATE_UP_ALL, DOWN_ALL = range(5)
 EXPERT_SHARES = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj")
@@ -42,14 +30,14 @@ def follow_experts(view: View, row: Experts, mine: Sequence[Placed], grid: Grid,
     shapes: dict[int, Shape] = {GATE: (width, hidden), UP: (width, hidden), DOWN: (hidden, width)}
     tally: Tally = {}
     for placed in mine:
-        names, _ = inside(placed, numbers)
+        names, _ = placed.inside(numbers)
         if names and placed.share in (GATE_UP_ALL, DOWN_ALL):
             _stacked(view, placed, names, tally, (hidden, width, count), grid)
         elif names:
             _expert(view, row, placed, names, planes, shapes, tally, set(numbers))
     own = sizes.share(width, row.name)
     if grid != "dense":
-        uncovered(view, row.name, own)
+        view.uncovered(row.name, own)
     for plane in planes.values():
         across = hidden // plane.divisor if plane.divisor else 0
         pairs = (count, 2 * own, across), (count, hidden, own // plane.divisor if plane.divisor else 0)
@@ -84,12 +72,12 @@ def _expert(
         message = f"{len(beyond)} tensors of experts that the config does not count ({count}) are dropped"
         view.wrongs.append(Wrong("E_LOAD_DROPPED", message, "vllm.experts-names", beyond[0]))
     rows, columns = shapes[share]
-    strange_dtypes(view, names, plane.dtype)
+    view.strange_dtypes(names, plane.dtype)
     wanted: Shape = (rows, columns // plane.divisor) if plane.divisor else ()
-    for shape, members in by_shape(view, names).items():
+    for shape, members in view.by_shape(names).items():
         kind: Misfit = misfit_expert(shape, wanted) if plane.divisor else "" if shape in ((), (1,)) else "no"
         if kind:
-            fault(view, members, kind, wanted, "vllm.experts")
+            view.fault(members, kind, wanted, "vllm.experts")
     short = {name for name in names if plane.divisor and misfit_expert(view.specs[name].shape, wanted) == "short"}
     pairs = zip(placed.family.names, placed.family.indices, strict=True)
     counted, touched = tally.setdefault((share, plane.leaf), Counter()), tally.setdefault((share, TOUCHED), Counter())
@@ -113,11 +101,11 @@ def _stacked(
     both = placed.share == GATE_UP_ALL
     wanted = (count, 2 * width, hidden) if both else (count, hidden, width)
     view.settle(placed, f"{placed.template.rpartition('.')[0]}.routed_experts.{'w13' if both else 'w2'}_weight")
-    for shape, members in by_shape(view, names).items():
+    for shape, members in view.by_shape(names).items():
         kind = misfit_expert(shape, wanted)
         if kind:
-            fault(view, members, kind, wanted, "vllm.experts")
-    for name, number in zip(placed.family.names, numbers_of(placed), strict=True):
+            view.fault(members, kind, wanted, "vllm.experts")
+    for name, number in zip(placed.family.names, placed.numbers(), strict=True):
         shape = view.specs[name].shape
         there = 0 if shape[1:] != wanted[1:] else min(shape[0], count)
         for share in (GATE, UP) if both else (DOWN,):
@@ -143,5 +131,5 @@ def _expert_outcomes(
             (open_ if outcome == "unfilled" else partly).append(own)
         parameter = Parameter(own, shape, plane.dtype, (), unread=plane.unread, rule=rule)
         view.outcomes.append(Filled(parameter, outcome, (), () if outcome == "filled" else (own,)))
-    missing(view, open_, False, rule)
-    missing(view, partly, False, rule, " in some experts")
+    view.missing(open_, False, rule)
+    view.missing(partly, False, rule, " in some experts")

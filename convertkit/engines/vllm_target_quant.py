@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convertkit.engines.model import stop
-from convertkit.engines.quantized import Ask, Grid, class_meant, matching
+from convertkit.engines.quantized import Ask, Grid, class_meant, first_below, matching
 from convertkit.engines.vllm_compressed import ct_lists, part_or_glob
 from convertkit.engines.vllm_quant import (
     NONE,
@@ -85,12 +85,7 @@ def _uniform(grid: Grid, excluded: Callable[[str], bool]) -> Ask:
 
 
 def _mixed(layers: Mapping[str, str], excluded: Callable[[str], bool], shards: Shards) -> Ask:
-    below: dict[str, str] = {}
-    for name, algorithm in layers.items():
-        parent = name.rpartition(".")[0]
-        while parent and parent not in below:
-            below[parent] = algorithm  # the first entry of the config below a module counts
-            parent = parent.rpartition(".")[0]
+    below = first_below(layers)
 
     def ask(module: str, kind: str) -> Grid:
         found = None if excluded(module) else _listed(module, layers, below, shards)

@@ -7,23 +7,11 @@ from collections.abc import Mapping, Sequence
 from convertkit.engines.model import Filled, Outcome, Parameter, Part, Refused, Shape, Wrong, stop
 from convertkit.engines.quantized import Grid
 from convertkit.engines.target_tables import Experts, Module, Row, Single
+from convertkit.engines.vllm_linear import padded_rows
 from convertkit.engines.vllm_target_experts import follow_experts
 from convertkit.engines.vllm_target_planes import LINEAR, Plane
-from convertkit.engines.vllm_target_shapes import Misfit, misfit_linear, misfit_single, padded
-from convertkit.engines.vllm_target_view import (
-    CACHE,
-    Number,
-    Placed,
-    View,
-    by_shape,
-    fault,
-    inside,
-    missing,
-    named,
-    numbers_of,
-    strange_dtypes,
-    uncovered,
-)
+from convertkit.engines.vllm_target_shapes import Misfit, misfit_linear, misfit_single
+from convertkit.engines.vllm_target_view import CACHE, Number, Placed, View, named
 
 Have = dict[tuple[int | None, str], set[Number]]
 """Share and leaf of stored tensors, and the layers that have them."""
@@ -46,7 +34,7 @@ def follow(view: View, row: Row, built: Mapping[Grid, list[Number]]) -> None:
 
 def _beyond(view: View, row: Row, placed: Placed, known: set[Number]) -> None:
     """Layers that the model does not have, or that are of another kind."""
-    names = [name for name, number in zip(placed.family.names, numbers_of(placed), strict=True) if number not in known]
+    names = [name for name, number in zip(placed.family.names, placed.numbers(), strict=True) if number not in known]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         view.refuse(f"There is no module or parameter for '{names[0]}'{more}", "vllm.unknown-name", names[0])
@@ -57,16 +45,16 @@ def _single(view: View, row: Single, mine: Sequence[Placed], numbers: Sequence[N
     have: dict[Number, str] = {}
     for placed in mine:
         view.settle(placed, placed.template)
-        names, _ = inside(placed, numbers)
-        strange_dtypes(view, names, row.dtype or "BF16")
-        for shape, members in by_shape(view, names).items():
+        names, _ = placed.inside(numbers)
+        view.strange_dtypes(names, row.dtype or "BF16")
+        for shape, members in view.by_shape(names).items():
             kind = misfit_single(shape, wanted, row.fit)
             if kind:
-                fault(view, members, kind, wanted, "vllm.linear")
-        have |= dict(zip(numbers_of(placed), placed.family.names, strict=True))
+                view.fault(members, kind, wanted, "vllm.linear")
+        have |= dict(zip(placed.numbers(), placed.family.names, strict=True))
     rows = wanted[0]
     if row.fit == "vocabulary":
-        own: Shape = (view.sizes.share(padded(rows), row.name), *wanted[1:])
+        own: Shape = (view.sizes.share(padded_rows(rows), row.name), *wanted[1:])
     else:
         own = (view.sizes.share(rows, row.name), *wanted[1:]) if row.fit == "rows" else wanted
     lost = [number for number in numbers if number not in have]
@@ -75,7 +63,7 @@ def _single(view: View, row: Single, mine: Sequence[Placed], numbers: Sequence[N
         source = () if number in lost else (have[number],)
         parameter = Parameter(name, own, row.dtype or "BF16", (Part("", wanted),), rule="vllm.silent")
         view.outcomes.append(Filled(parameter, "filled" if source else "unfilled", source, () if source else (name,)))
-    missing(view, [named(row.name, number) for number in lost], row.noticed, "vllm.silent")
+    view.missing([named(row.name, number) for number in lost], row.noticed, "vllm.silent")
 
 
 def _module(view: View, row: Module, mine: Sequence[Placed], grid: Grid, numbers: list[Number]) -> None:
@@ -87,24 +75,24 @@ def _module(view: View, row: Module, mine: Sequence[Placed], grid: Grid, numbers
         message = "Unsupported model when in features size is not multiple of 16"
         raise stop("create", message, "vllm.width", tensor=row.name)
     if grid != "dense":
-        uncovered(view, row.name, columns)
+        view.uncovered(row.name, columns)
     have: Have = {}
     for placed in mine:
-        names, layers = inside(placed, numbers)
+        names, layers = placed.inside(numbers)
         if not names:
             continue
         plane = planes.get(placed.leaf)
         if plane is None:
             _no_plane(view, placed, names)
             continue
-        strange_dtypes(view, names, plane.dtype)
+        view.strange_dtypes(names, plane.dtype)
         share = "" if placed.share is None else row.parts[placed.share][0].replace(" ", "")
         view.settle(placed, f"{row.name}.{plane.leaf}", share)
-        for shape, members in by_shape(view, names).items():
+        for shape, members in view.by_shape(names).items():
             wanted = _stored_shape(view, row, placed.share, plane)
             kind = _misfit_plane(shape, wanted, row, plane)
             if kind:
-                fault(view, members, kind, wanted, "vllm.linear")
+                view.fault(members, kind, wanted, "vllm.linear")
         have.setdefault((placed.share, plane.leaf), set()).update(layers)
     for plane in planes.values():
         _plane_outcomes(view, row, plane, numbers, have, (own, columns))
@@ -175,8 +163,8 @@ def _plane_outcomes(
         message = f"NVFP4 weight_scale for {first.rpartition('.')[0]} was never loaded (still NaN)"
         view.refusals.append(Refused("process_weights_after_loading", message, "vllm.block-scale", first))
         return
-    missing(view, open_, False, plane.rule)
-    missing(view, partly, False, plane.rule, " in a share of it")
+    view.missing(open_, False, plane.rule)
+    view.missing(partly, False, plane.rule, " in a share of it")
 
 
 def _bias_rows(view: View, row: Module) -> int:

@@ -9,9 +9,7 @@ from typing import Any, Literal
 
 from convertkit.engines.model import Shape, stop
 from convertkit.engines.target_tables import KV, SYMBOLS, VISION_SYMBOLS, Fit, Module, Split
-
-PAD_VOCABULARY = 64
-"""Rows of embeddings and heads are padded to a multiple of this (``vocab_parallel_embedding.py``)."""
+from convertkit.engines.vllm_linear import padded_rows
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Sizes:
         """Rows of a module on one rank. Of k and v every rank has at least one head."""
         if row.split != "rows":
             whole = sum(self.words(rows)[0] for _, _, rows in row.parts)
-            return self.share(padded(whole), row.name) if row.kind == "ParallelLMHead" else whole
+            return self.share(padded_rows(whole), row.name) if row.kind == "ParallelLMHead" else whole
         own = 0
         for _, _, words in row.parts:
             few = words == KV and self.values.get("nkv", 0) < self.ranks
@@ -102,10 +100,6 @@ class Sizes:
     def rank_columns(self, row: Module) -> int:
         columns = self.words(row.columns)[0]
         return self.share(columns, row.name) if row.split == "columns" else columns
-
-
-def padded(rows: int) -> int:
-    return -(-rows // PAD_VOCABULARY) * PAD_VOCABULARY
 
 
 def sizes_of(config: Mapping[str, Any], ranks: int, defaults: Mapping[str, int]) -> Sizes:

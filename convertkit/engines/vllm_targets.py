@@ -25,11 +25,11 @@ ROTARY = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached
 
 def load_target(source: Source, ranks: int = 1) -> Load:
     """Load a target in the mind. Nothing is raised: a refusal is part of the result."""
-    names = source.config.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else "none"
-    table = TARGETS.get(name)
+    table = TARGETS.get(source.architecture)
     if table is None:
-        return Load(unknown=f"the architecture {name} is not one that convertkit's tables of vLLM describe")
+        return Load(
+            unknown=f"the architecture {source.architecture} is not one that convertkit's tables of vLLM describe"
+        )
     try:
         return _load(source, table, ranks)
     except Unknown as why:

@@ -6,7 +6,7 @@ Rows and parameters are told by family, so that a model of 122,880 expert tensor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
@@ -84,7 +84,7 @@ def _load(
     source: Source, checkpoint: Checkpoint, identity: Identity, asked: Asked, target: TargetModel | None, ranks: int
 ) -> Load:
     if identity.kind != "drafter" and not says_drafter(checkpoint.config):
-        return target_in(asked, source, identity.kind, ranks)
+        return target_in(asked, source, ranks)
     if not checkpoint.config:
         return Load(unknown="there is no config.json, which engines read first")
     sizes = target.sizes if target is not None else assumed_target(checkpoint.config)
@@ -97,7 +97,7 @@ def _load(
     wrongs = [*load.wrongs, *_understood(checkpoint, identity, asked)]
     if target is not None:
         wrongs += pair_wrongs(checkpoint, identity, asked, target, load)
-    return _with(load, wrongs)
+    return replace(load, wrongs=tuple(wrongs))
 
 
 def says_drafter(config: Mapping[str, Any]) -> bool:
@@ -105,11 +105,6 @@ def says_drafter(config: Mapping[str, Any]) -> bool:
     names = [config.get("speculators_model_type"), *(config.get("architectures") or ())]
     labels = [family_named(name) for name in names if isinstance(name, str)]
     return any(labels) or any(config.get(key) is not None for key in ("speculators_config", "dflash_config"))
-
-
-def _with(load: Load, wrongs: Iterable[Wrong]) -> Load:
-    return Load(load.refusals, tuple(wrongs), load.notes, load.fates, load.parameters, load.settings, load.facts,
-                load.unknown)  # fmt: skip
 
 
 def _understood(checkpoint: Checkpoint, identity: Identity, asked: Asked) -> Iterator[Wrong]:

@@ -22,13 +22,11 @@ LOADERS: Mapping[str, TargetLoader] = {
 """How each engine loads a target, given the number of ranks."""
 
 
-def target_in(asked: Asked, source: Source, kind: str, ranks: int) -> Load:
+def target_in(asked: Asked, source: Source, ranks: int) -> Load:
     """A target in an engine; ``unknown`` for a version that the tables do not describe."""
     if not asked.proven:
         known = ", ".join(asked.engine.proven)
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
-    if asked.engine.name not in LOADERS:
-        return Load(unknown=f"convertkit's tables of {asked.engine.title} describe drafters only")
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
         return Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")

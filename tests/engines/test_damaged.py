@@ -16,8 +16,7 @@ from convertkit.engines.vllm_load import load_drafter
 from convertkit.engines.vllm_params import Target
 from tests.engines.damaged import DRAFTERS, GOLDEN, TARGETS, Damage, Make, built, every
 from tests.engines.drafters import H, N, V
-from tests.engines.test_targets import CACHE
-from tests.engines.test_vllm_load import source_of
+from tests.engines.loads import CACHE, source_of
 
 RUNS: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]
 
@@ -30,7 +29,7 @@ def makers() -> dict[str, tuple[Make, Damage]]:
 def loaded(name: str) -> Load:
     source = source_of(built(*makers()[name]))
     if name.split()[0] in TARGETS:
-        return target_in(parse_engine("vllm"), source, "causal-lm", 1)
+        return target_in(parse_engine("vllm"), source, 1)
     if next(wrong_kinds(source.config), None):
         return Load(unknown="a value of the wrong kind")
     return load_drafter(source, Target(N, V, H))

@@ -17,8 +17,8 @@ from convertkit.engines.vllm_params import Target
 from convertkit.errors import ConvertError
 from tests.engines.cases import build, cases
 from tests.engines.drafters import H, N, V
+from tests.engines.loads import source_of
 from tests.engines.target_cases import build_target, specs_of, target_cases
-from tests.engines.test_vllm_load import source_of
 
 CASES = dict(cases())
 TARGETS = dict(target_cases())
@@ -87,7 +87,7 @@ def test_what_is_counted_one_by_one_has_a_limit(key: str, size: int) -> None:
     assert key in section
     section[key] = size
     for one in parse_engines(["all"]):
-        load = target_in(one, Source(specs_of(made), made.config, {}), "causal-lm", 1)
+        load = target_in(one, Source(specs_of(made), made.config, {}), 1)
         assert (load.status, f"'{key}'" in load.unknown) == ("unknown", True)
 
 

@@ -12,7 +12,8 @@ import pytest
 from convertkit.engines.model import Load
 from tests.engines import rank_cases, test_targets, test_vllm_load
 from tests.engines.cases import slug
-from tests.engines.test_targets import CACHE, by_outcome, unread
+from tests.engines.loads import CACHE, by_outcome
+from tests.engines.test_targets import unread
 
 GOLDEN = Path(__file__).parent / "golden"
 RUNS: Mapping[str, dict[str, Any]] = {

@@ -26,7 +26,7 @@ def loaded(name: str, ranks: int = 1) -> Load:
 
 
 def target(name: str, ranks: int = 1) -> Load:
-    return target_in(ASKED, source(build_target(dict(target_cases())[name])), "causal-lm", ranks)
+    return target_in(ASKED, source(build_target(dict(target_cases())[name])), ranks)
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from convertkit.engines.model import Load
 from convertkit.engines.registry import RULES
-from convertkit.engines.source import Source
 from convertkit.engines.transformers_load import VERSION, load_drafter, load_target
 from convertkit.engines.vllm_params import Target
 from tests.engines.cases import build, slug
 from tests.engines.drafters import H, N, V
+from tests.engines.loads import check_start, named_rules, read_golden, source_of, target_source
 from tests.engines.sglang_cases import sglang_cases
 from tests.engines.sglang_target_cases import sglang_targets
-from tests.engines.target_cases import specs_of
-from tests.engines.test_vllm_load import source_of
 
-FOLDER = Path(__file__).parent / "golden"
-DRAFTERS: dict[str, Any] = json.loads((FOLDER / f"transformers-{VERSION}.json").read_text())
-TARGETS: dict[str, Any] = json.loads((FOLDER / f"transformers-{VERSION}-targets.json").read_text())
+DRAFTERS = read_golden(f"transformers-{VERSION}")
+TARGETS = read_golden(f"transformers-{VERSION}-targets")
 DRAFTER_CASES = {name: case for name, case in sglang_cases() if slug(name) in DRAFTERS["cases"]}
 TARGET_CASES = {name: made for name, made in sglang_targets() if slug(name) in TARGETS["cases"]}
 
@@ -39,8 +34,7 @@ _EXPERT = re.compile(r"\.experts\.[0-9]+\.(gate_proj|up_proj|down_proj)\.weight"
 def loaded(name: str) -> Load:
     if name in DRAFTER_CASES:
         return load_drafter(source_of(build(DRAFTER_CASES[name])), Target(N, V, H))
-    made = TARGET_CASES[name]
-    return load_target(Source(specs_of(made), made.config, made.quant_config or {}))
+    return load_target(target_source(TARGET_CASES[name]))
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -69,9 +63,7 @@ def test_agrees_with_from_pretrained(name: str) -> None:
             "moe no width",
         )
         return
-    assert (load.status != "refused") == run["loads"], (load.refusals[:1], run.get("error"))
-    if not run["loads"]:
-        assert load.refusals[0].stage == run["stage"]
+    if not check_start(load, run):
         return
     missing = sorted(item.parameter.name for item in load.parameters if item.outcome == "unfilled")
     assert missing == run["missing"]
@@ -114,7 +106,4 @@ def test_drafters_are_no_fault_of_their_own() -> None:
 
 def test_every_rule_has_a_source() -> None:
     loads = [loaded(name) for name in (*DRAFTER_CASES, *TARGET_CASES)]
-    named = {item.rule for load in loads for item in load.refusals}
-    named |= {item.rule for load in loads for item in load.wrongs}
-    named |= {item.rule for load in loads for item in load.notes}
-    assert named <= set(RULES)
+    assert named_rules(loads) <= set(RULES)

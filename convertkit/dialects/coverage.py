@@ -13,6 +13,7 @@ from convertkit.checkpoint import TensorSpec
 from convertkit.dialects.linears import fused_alias, roles_of
 from convertkit.dialects.patterns import Matcher, Syntax
 from convertkit.dialects.scheme import Scheme, mismatch_finding
+from convertkit.dialects.substrings import names_around
 from convertkit.errors import Finding, Severity, finding
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.rules import compile_template, families, without_model
@@ -79,7 +80,8 @@ def spellings_of(module: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The config as a question about modules: ``covers`` is True (quantized), False (not) or None (cannot tell)."""
+    """The config as a question about modules: ``covers`` is True (quantized), False (not) or None (cannot tell). What
+    is left out counts before what is listed (vLLM 0.33 ``modelopt.py:1748``)."""
 
     scheme: Scheme
     targets: NameSet
@@ -98,9 +100,9 @@ class Coverage:
         names = spellings_of(module)
         ignored = self.ignore.meets(names)
         targeted = self.targets.meets(names)
-        if self.scheme.dialect == "modelopt-mixed":
-            return targeted
         if ignored:
+            return False
+        if self.scheme.dialect == "modelopt-mixed" and not targeted:
             return False
         return (targeted or self.linear) if self.sure else None
 
@@ -223,11 +225,11 @@ def _substring_findings(scheme: Scheme, packed: Iterable[str], severity: Severit
     if scheme.dialect != "modelopt":
         return []
     names = {name: module for module in packed for name in (module, fused_alias(module) or module)}
-    text = "\n".join(names)
-    bad = [entry for entry in scheme.ignore if not _is_pattern(entry, globs=True) and entry in text]
+    around = names_around((entry for entry in scheme.ignore if not _is_pattern(entry, globs=True)), names)
+    bad = [entry for entry in scheme.ignore if entry in around]
     if not bad:
         return []
-    victim = next(name for name in names if bad[0] in name)
+    victim = around[bad[0]]
     message = f"the excluded name '{bad[0]}' is part of the packed '{victim}': vLLM would load that unquantized"
     return [
         mismatch_finding(

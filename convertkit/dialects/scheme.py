@@ -50,7 +50,8 @@ class Scheme:
     def meaning(self) -> tuple[Any, ...]:
         """What must be equal in two files that describe the same checkpoint."""
         algorithms = tuple(sorted(set(self.algorithms)))
-        return (self.dialect, algorithms, frozenset(self.ignore), tuple(sorted(self.layers.items())), self.kv_cache)
+        names = (frozenset(self.ignore), frozenset(self.targets))
+        return (self.dialect, algorithms, *names, tuple(sorted(self.layers.items())), self.kv_cache)
 
 
 class Faults:

@@ -161,6 +161,13 @@ def test_mixed_precision_is_read() -> None:
     assert (scheme.dialect, dict(scheme.layers)) == ("modelopt-mixed", {"layers.0.mlp.up_proj": "W4A16_NVFP4"})
 
 
+def test_two_blocks_with_other_targets_disagree() -> None:
+    other = changed(CT, *GROUP, "targets", ["re:.*mlp.*"])
+    _, findings = read_scheme({"quantization_config": CT, "text_config": {"quantization_config": other}}, {})
+    assert [item.code for item in findings] == ["W_QCONFIG_MISMATCH"]
+    assert read_scheme({"quantization_config": CT, "text_config": {"quantization_config": CT}}, {})[1] == ()
+
+
 def test_two_files_that_disagree_are_reported_and_config_json_is_believed() -> None:
     other = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "W4A16_NVFP4", "exclude_modules": ["x"]}}
     scheme, findings = read_scheme({"quantization_config": MO}, other)

@@ -101,6 +101,15 @@ def test_what_means_nothing_is_told_and_kept() -> None:
     assert [item.data["entry"] for item in found.findings] == ["re:visual.*", "model.nowhere"]
 
 
+def test_an_entry_of_no_stored_module_follows_the_first_rule() -> None:
+    """Its name is looked for as it stands first, with or without 'model.' only if no rule means it so."""
+    found = changed(
+        [NESTED],
+        {"quant_method": "modelopt", "ignore": ["model.language_model.visual.merger", "language_model.visual.pos"]},
+    )
+    assert found.config["quantization_config"]["ignore"] == ["model.visual.merger", "visual.pos"]
+
+
 def test_an_expression_that_could_hang_a_reader_is_left_alone() -> None:
     found = changed([NESTED], {"quant_method": "compressed-tensors", "ignore": ["re:(a+)+$"]})
     assert found.config["quantization_config"]["ignore"] == ["re:(a+)+$"]

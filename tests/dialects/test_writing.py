@@ -264,6 +264,19 @@ def test_an_entry_that_is_stated_twice_names_its_module_both_times() -> None:
     assert coherence(block, causal_lm(MLP)) == []
 
 
+def test_a_mixed_config_that_leaves_out_what_it_lists_is_a_contradiction() -> None:
+    module = "model.layers.0.mlp.up_proj"
+    specs = [*planes(module), spec("model.norm.weight", "BF16", 32)]
+    block = {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {module: W4A16},
+        "exclude_modules": ["model.layers.0.mlp*"],
+    }
+    (found,) = coherence(block, specs)
+    assert (found.code, found.data["modules"]) == ("E_QCONFIG_MISMATCH", [module])
+
+
 def test_unlisted_routers_are_a_warning_only() -> None:
     specs = [*causal_lm(MLP, layers=1), spec("model.layers.0.block_sparse_moe.gate.weight", "BF16", 4, 32)]
     ignore = ["lm_head", "model.layers.0.self_attn*"]

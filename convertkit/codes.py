@@ -187,7 +187,9 @@ CODES: dict[str, Code] = {
     "W_LIKE_LEFT": Code(0, "Names for which the reference has no counterpart stay as they are."),
     "W_RULE_SCOPED": Code(0, "A rule that changes what a scale is called leaves NVFP4 layers alone."),
     "W_ENTRY_UNMATCHED": Code(0, "An entry of the quantization config means no stored module."),
-    "W_ENTRY_UNREAD": Code(0, "An expression of the quantization config is not understood: it is not compared, nor renamed."),
+    "W_ENTRY_UNREAD": Code(
+        0, "An expression of the quantization config is not understood: it is not compared, nor renamed."
+    ),
     "N_NOTHING_TO_DO": Code(0, "Everything is as it was asked to be; nothing was written."),
     "E_LOSS": Code(3, "The target format cannot express something that the source states."),
     "W_LOSS": Code(0, "The target format cannot express something that the source states; that was allowed."),
@@ -211,6 +213,7 @@ CODES: dict[str, Code] = {
     "W_CARD_STATES_SIZES": Code(0, "A copied card states sizes or digests of the source."),
     "W_RECIPROCAL": Code(0, "A global scale has no FP32 reciprocal that inverts back, so its stored bits are lost."),
     "N_DROPPED": Code(0, "A source tensor is left out of the output, for the stated reason."),
+    "N_LEFT_BEHIND": Code(0, "Folders and other files beside the weights that are not copied to the output."),
     # repairs
     "E_DUPLICATE_DIFFERS": Code(1, "Several files hold a tensor of one name with different bytes."),
     "E_TIED_DIFFERS": Code(1, "A stored head is not equal to the embeddings, so it cannot be dropped."),

@@ -19,7 +19,7 @@ from convertkit import __version__
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.folder import INDEX_SUFFIX, WEIGHTS
 from convertkit.containers.safetensors import MAX_HEADER_BYTES, EncodedHeader, encode_header
-from convertkit.errors import ConvertError, Finding, finding
+from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.layouts.rules import natural_key
 
 METADATA = {"format": "pt"}
@@ -133,7 +133,7 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
         tuple(draft.drops),
         documents,
         source.side_files,
-        (*source.findings, *draft.findings, *_readme_findings(source)),
+        (*source.findings, *draft.findings, *_readme_findings(source), *_left_behind(source)),
         print_,
     )
 
@@ -252,6 +252,21 @@ def _fingerprint(
     add({name: hashlib.sha256(data).hexdigest() for name, data in documents.items()})
     add(list(source.side_files))
     return digest.hexdigest()
+
+
+TOLD = ("folder", "not a regular file", "hidden or unsafe name", "weights of another format")
+"""Why entries are not copied of which the output has no counterpart."""
+
+
+def _left_behind(source: Checkpoint) -> Iterable[Finding]:
+    """Folders, weights of other formats, unsafe names: they do not travel, but may belong to the model."""
+    kept = ((name, why) for name, why in source.skipped.items() if why in TOLD and not name.startswith("."))
+    left = {shown(name): why for name, why in sorted(kept)}
+    if left:
+        told = ", ".join(f"{name} ({why})" for name, why in list(left.items())[:8])
+        message = f"{len(left)} entries of the source are not copied: {told}{', …' if len(left) > 8 else ''}"
+        fix = "copy to the output what belongs to the model"
+        yield finding("N_LEFT_BEHIND", "note", message, fix=fix, data={"entries": left})
 
 
 SIZE_CLAIM = re.compile(rb"\b[0-9a-f]{64}\b|\b\d{1,3}(,\d{3}){2,} bytes")

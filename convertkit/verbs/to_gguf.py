@@ -74,7 +74,8 @@ def to_gguf(
         checkpoint, type=type, target_model=target_model, pre=pre, name=name, file_name=file_name, split=split
     )  # fmt: skip
     if kind == "file":
-        plan = replace(plan, side_files=())
+        told = tuple(item for item in plan.findings if item.code != "N_LEFT_BEHIND")
+        plan = replace(plan, side_files=(), findings=told)
     if only_plan:
         return dry_run(plan)
     return carry_out(plan, Path(out), [gguf_report(written=True), audit_report(options.engines)], options, kind)

@@ -47,6 +47,20 @@ def test_a_link_out_of_the_source_is_refused_before_work_begins(
     assert left_behind(source) == []
 
 
+def test_what_is_not_copied_is_told(source: Path) -> None:
+    """Folders may belong to the model (transformers keeps chat templates in one); hidden names never do."""
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "rag.jinja").write_text("x")
+    (source / "training_args.bin").write_bytes(b"x")
+    (source / ".gitattributes").write_text("x")
+    (source / "kept.txt").write_text("x")
+    made = converted(source)
+    told = [item.data["entries"] for item in made.findings if item.code == "N_LEFT_BEHIND" and item.data is not None]
+    assert told == [{"additional_chat_templates": "folder", "training_args.bin": "weights of another format"}]
+    assert (made.out / "kept.txt").read_text() == "x"
+    assert not (made.out / "training_args.bin").exists()
+
+
 def test_a_failure_beside_the_weights_ends_the_run(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader that takes digests behind the writers waits for bytes: it must hear that none will come."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,6 +155,28 @@ def test_known_space(tmp_path: Path) -> None:
         check_space(place, 1 << 60)
     assert (caught.value.status, caught.value.code) == (4, "E_NO_SPACE")
     assert caught.value.findings[0].data["needed_bytes"] == (1 << 60) * 101 // 100
+
+
+def test_space_is_counted_to_the_byte_with_a_hundredth_to_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = check_place(tmp_path / "out", [], force=False)
+    disk = SimpleNamespace(f_blocks=100, f_bavail=10, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    check_space(place, 40_554)  # and one percent: 40,959
+    check_space(place, 40_555)  # 40,960
+    with pytest.raises(ConvertError) as caught:
+        check_space(place, 40_556)
+    assert caught.value.findings[0].data == {"needed_bytes": 40_961, "free_bytes": 40_960}
+    place.partial("plan").mkdir()
+    (place.partial("plan") / "staged").write_bytes(bytes(10_000))
+    staged = os.stat(place.partial("plan") / "staged").st_blocks * 512
+    assert staged >= 10_000
+    check_space(place, (40_960 + staged) * 100 // 101, reuse="plan")
+    with pytest.raises(ConvertError):
+        check_space(place, 40_960 + staged, reuse="plan")
+    disk.f_blocks = 0  # the filesystem does not say
+    check_space(place, 1 << 60)
 
 
 def test_an_output_that_is_refused_anyway_is_not_walked_to_its_end(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,12 +158,21 @@ def _parameters(view: Mapping[str, Any]) -> Iterator[str]:
     odd = [row for row in view["expected"] if row["outcome"] != "filled"]
     if odd:
         yield f"{view['engine']} {view['version']}: parameters that stored tensors do not fill"
-        rows = [
-            (row["name"], row["count"], row["outcome"], ", ".join(row["from"]) or ", ".join(row["missing"][:3]) or "-")
-            for row in odd
-        ]
+        rows = unfilled_rows(odd)
         yield table(("parameter", "count", "outcome", "by / missing"), rows, right=(1,), indent=2)
         yield ""
+
+
+def unfilled_rows(odd: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, str, str]]:
+    """Rows that differ in layer numbers only are one. A parameter that is itself what is missing is not said twice."""
+    from convertkit.layouts.rules import template_of
+
+    counts: dict[tuple[str, str, str], int] = {}
+    for row in odd:
+        missing = [name for part in row["missing"][:3] if (name := template_of(part)[0]) != row["name"]]
+        kind = row["name"], row["outcome"], ", ".join(row["from"]) or ", ".join(missing) or "-"
+        counts[kind] = counts.get(kind, 0) + row["count"]
+    return [(name, count, outcome, what) for (name, outcome, what), count in counts.items()]
 
 
 def _settings(view: Mapping[str, Any]) -> Iterator[str]:

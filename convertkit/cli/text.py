@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -110,14 +111,26 @@ def finding_text(item: Finding) -> str:
     return f"{item.severity} {item}"
 
 
+def _kind(item: Finding) -> tuple[object, ...]:
+    """What neighbours must share to be told as one: all but their cure and the numbers in the tensor's name."""
+    family = None if item.where.tensor is None else re.sub(r"[0-9]+", "0", item.where.tensor)
+    return item.code, item.severity, item.message, replace(item.where, tensor=family)
+
+
 def findings_text(findings: Iterable[Finding]) -> str:
-    """One line for each finding, and the cure below; neighbours with the same cure share one line of it. What source
-    and output have in common is said once."""
+    """One line for each kind of finding, and the cure below; neighbours with the same cure share one line of it. What
+    source and output have in common is said once; what is said of tensors that differ in numbers only, of the first."""
     lines: list[str] = []
     each = {(item.code, item.severity, item.message, item.where, item.fix): item for item in findings}
     for fix, group in groupby(each.values(), key=lambda item: item.fix):
         same = list(group)
-        lines.extend(finding_text(replace(item, fix="")) for item in same)
+        kinds: dict[tuple[object, ...], list[Finding]] = {}
+        for item in same:
+            kinds.setdefault(_kind(item), []).append(item)
+        lines.extend(
+            finding_text(replace(first, fix="")) + (f" and {len(more)} more like it" if more else "")
+            for first, *more in kinds.values()
+        )
         if fix:
             lines.append(f"  fix: {fix}" if len(same) == 1 else f"  fix for these {len(same)}: {fix}")
     return "\n".join(lines)

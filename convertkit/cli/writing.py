@@ -241,10 +241,12 @@ def _expansion_text(summary: Mapping[str, Any]) -> str:
 
 
 def _audit_text(summary: Mapping[str, Any]) -> str:
+    packed, dense = summary["packed_linears"], summary["dense_linears"]
+    linears = f"{count_text(packed)} packed and {count_text(dense)} dense linears"
     return ", ".join(
         [
             f"{summary['layout']} as {summary['dialect']}",
-            f"{count_text(summary['packed_linears'])} packed and {count_text(summary['dense_linears'])} dense linears",
+            *([linears] if packed or dense else []),  # those of a GGUF are not counted
             count_text(summary["errors"], "error"),
             count_text(summary["warnings"], "warning"),
         ]

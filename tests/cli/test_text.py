@@ -140,3 +140,23 @@ def test_the_same_finding_is_said_once() -> None:
     item = finding("W_MISALIGNED", "note", "as it was", tensor="a", fix="do it")
     other = finding("W_MISALIGNED", "note", "as it was", tensor="b", fix="do it")
     assert findings_text([item, other, item]).count("as it was") == 2
+
+
+def test_what_is_said_of_every_layer_is_told_once() -> None:
+    """Tensors whose names differ in numbers only; another message, place or kind of tensor stays on its own."""
+    found = [
+        finding("W_GGUF_FALLBACK", "warning", f"stored as {kind}", tensor=f"blk.{layer}.{name}.weight")
+        for layer in range(3)
+        for name, kind in (("ffn_up", "Q5_0"), ("attn_v", "Q8_0" if layer == 1 else "Q5_0"))
+    ]
+    assert findings_text(found).splitlines() == [
+        "warning W_GGUF_FALLBACK: stored as Q5_0 [tensor 'blk.0.ffn_up.weight'] and 2 more like it",
+        "warning W_GGUF_FALLBACK: stored as Q5_0 [tensor 'blk.0.attn_v.weight'] and 1 more like it",
+        "warning W_GGUF_FALLBACK: stored as Q8_0 [tensor 'blk.1.attn_v.weight']",
+    ]
+    shapes = [finding("E_REFERENCE", "error", "shape", tensor=name, fix="f") for name in ("a.0.w", "b.0.w", "a.1.w")]
+    assert findings_text(shapes).splitlines() == [
+        "error E_REFERENCE: shape [tensor 'a.0.w'] and 1 more like it",
+        "error E_REFERENCE: shape [tensor 'b.0.w']",
+        "  fix for these 3: f",
+    ]

@@ -26,7 +26,7 @@ def command(
 ) -> int:
     """Sign every file of the release in FOLDER, as an OMS bundle.
 
-    Needs the package model-signing (`pip install model-signing`); its own command verifies the signature too.
+    Needs `pip install model-signing cryptography pyopenssl`; model-signing's own command verifies the signature too.
     """
     from convertkit.verbs.sign import sign
 

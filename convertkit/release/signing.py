@@ -200,5 +200,7 @@ def _backend(name: str) -> Any:
         from importlib import import_module
 
         return import_module(f"model_signing.{name}")
-    except ImportError:
-        raise refusal("E_BACKEND", "signing needs the package model-signing", fix=NEEDS) from None
+    except ImportError as error:
+        missing = shown(error.name or error)
+        what = f"signing needs the package model-signing and all that it imports; '{missing}' is missing"
+        raise refusal("E_BACKEND", what, fix=NEEDS) from None

@@ -24,6 +24,7 @@ OPTIONAL: tuple[tuple[str, str, str], ...] = (
     # package, what it is for, how it is installed
     ("libgguf", "k-quants checked by ggml itself", "pip install libgguf"),
     ("model-signing", "sign, and verify --certificate", "pip install model-signing"),
+    ("pyopenssl", "model-signing, which imports it", "pip install pyopenssl"),
     ("cryptography", "verify --signature", "pip install cryptography"),
     ("huggingface_hub", "hf:// sources", "pip install huggingface_hub"),
     ("nvidia-modelopt", "tests against ModelOpt", "pip install nvidia-modelopt"),

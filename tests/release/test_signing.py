@@ -313,3 +313,20 @@ def test_an_identity_that_no_trusted_log_knows(out: Path, tmp_path: Path, log: s
     place = keyless(out, tmp_path / "release.sig", world)
     words: dict[str, Any] = {"trust_config": trust, "identity": IDENTITY, "oidc_issuer": ISSUER}
     assert codes(verify(out, signature=place, **words)) == {"E_SIG_INVALID"}
+
+
+def test_what_signing_misses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """model-signing may be there and what it imports not."""
+    import importlib
+
+    from convertkit.release import signing
+
+    def without(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'OpenSSL'", name="OpenSSL")
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ConvertError) as caught:
+        signing._backend("signing")
+    assert caught.value.code == "E_BACKEND"
+    assert "'OpenSSL' is missing" in caught.value.findings[0].message
+    assert caught.value.findings[0].fix == "pip install model-signing cryptography pyopenssl"

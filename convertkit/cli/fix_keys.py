@@ -10,7 +10,7 @@ import click
 
 from convertkit.cli.common import SourcePath, shared_options
 from convertkit.cli.runner import Outcome, Shared, run
-from convertkit.cli.text import count_text, findings_text, size_text, table
+from convertkit.cli.text import count_text, findings_text, pairs, size_text, table
 from convertkit.cli.writing import outcome, refuse_shard_size, writing_options
 
 EXAMPLES = "Example: convertkit fix-keys broken fixed --rename 'model.language_model.visual.{rest}=model.visual.{rest}'"
@@ -60,6 +60,8 @@ def command(
         return run(shared, lambda progress: _presets())
     if source is None:
         raise click.UsageError("Missing argument 'SOURCE'.")
+    if (recover or undo) and not words["in_place"]:
+        raise click.UsageError(f"--{'recover' if recover else 'undo'} needs --in-place.")
     if recover and undo:
         raise click.UsageError("--recover and --undo exclude each other.")
     refuse_shard_size("fix-keys keeps the files as they are; repair --shard SIZE cuts them anew.")
@@ -97,7 +99,7 @@ def _presets() -> Outcome:
             for row in PRESETS.values()
         ],
     }  # fmt: skip
-    return Outcome(document, table(("preset", "what it repairs"), rows))
+    return Outcome(document, pairs(rows))
 
 
 def said(made: Any) -> Outcome:
@@ -121,7 +123,7 @@ def _text(document: Mapping[str, Any], made: Any) -> str:
     families = document.get("families", ())
     if families:
         rows = [(row["first"], row["becomes"], count_text(row["count"])) for row in families[:MAX_ROWS]]
-        lines.append(table(("name", "becomes", "such"), rows, right=(2,)))
+        lines.append("\n" * bool(rules) + table(("name", "becomes", "such"), rows, right=(2,)))
         if len(families) > MAX_ROWS:
             lines.append(f"{len(families) - MAX_ROWS} more kinds of names are in --json")
     lines.extend(

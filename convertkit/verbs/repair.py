@@ -90,7 +90,7 @@ def repair(
 
 
 def _open(path: Path, request: RepairRequest) -> Loose:
-    if not (request.rebuild_index or request.dedupe):
+    if not (request.rebuild_index or request.dedupe) or not path.exists():
         return Loose(open_checkpoint(path), {}, ())
     if not path.is_dir():
         raise refusal("E_USAGE", "--rebuild-index and --dedupe work on a folder", fix=f"name it: {shown(path.parent)}")

@@ -137,3 +137,24 @@ def test_one_key_of_the_metadata_with_two_values_is_a_usage_error(tmp_path: Path
     assert code == 2
     assert "'a' is given twice" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    for option in ("--rebuild-index", "--dedupe", "--tie-scales"):
+        status, _, told = call("repair", tmp_path / "none", tmp_path / "out", option)
+        assert (status, told.split(":")[0]) == (3, "error E_NOT_FOUND"), told
+
+
+def test_recovering_says_that_it_is_for_changes_in_place(tmp_path: Path) -> None:
+    for option in ("--recover", "--undo"):
+        status, _, told = call("fix-keys", tmp_path, option)
+        assert status == 2
+        assert f"{option} needs --in-place" in told
+
+
+def test_presets_are_told_in_full() -> None:
+    from convertkit.layouts.presets import PRESETS
+
+    told = call("fix-keys", "--list")[1]
+    assert "…" not in told
+    assert all(preset.summary in told for preset in PRESETS.values())

@@ -81,7 +81,12 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
     }
     lines = [
         ("calibration", path_text(out)),
-        ("states", f"{made.origin}, of {made.target} in {made.dtype}"),
+        (
+            "states",
+            f"recorded, of {made.target} in {made.dtype}"
+            if made.origin == "recorded"
+            else f"generated, in {made.dtype}",
+        ),
         ("target layers", f"{', '.join(map(str, made.layers))}, {width} wide"),
         (
             "positions",

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from convertkit.checks.bench import Bench
+from convertkit.checks.bench import Bench, broken
 from convertkit.conversion.drafter_units import Borrow, Mask, Offsets
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding
 
 Checked = tuple[tuple[Finding, ...], tuple[Any, ...]]
 
 
 def _verdict(name: str, good: bool, what: str) -> Checked:
-    fault = finding("E_PROMISE", "error", f"the written tensor {what}", tensor=name)
-    return (() if good else (fault,)), ()
+    return (() if good else (broken(name, what),)), ()
 
 
 def _verify_borrow(bench: Bench, unit: Borrow) -> Checked:

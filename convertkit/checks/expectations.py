@@ -8,7 +8,7 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
-from convertkit.layouts.expected import Expected, Shape, expected_tensors
+from convertkit.layouts.expected import Expected, expected_tensors, fits
 from convertkit.layouts.layout import Layout, config_value
 from convertkit.layouts.rules import families, without_model
 
@@ -68,7 +68,7 @@ def _dense_view(
 
 
 def _row_findings(name: str, spec: TensorSpec, row: Expected) -> Iterator[Finding]:
-    if row.shape is not None and not _fits(spec.shape, row.shape):
+    if row.shape is not None and not fits(spec.shape, row.shape):
         wanted = [size if size is not None else "any" for size in row.shape]
         message = f"the shape is {list(spec.shape)}; the config implies {wanted}"
         yield finding("E_LAYOUT_SHAPE", "error", message, tensor=spec.name, data={"expected": wanted})
@@ -76,10 +76,6 @@ def _row_findings(name: str, spec: TensorSpec, row: Expected) -> Iterator[Findin
     if spec.dtype not in dtypes:
         message = f"the dtype is {spec.dtype}, not {'/'.join(dtypes)}"
         yield finding("E_LAYOUT_DTYPE", "error", message, tensor=spec.name)
-
-
-def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:
-    return len(shape) == len(wanted) and all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
 
 
 def _by_family(code: str, names: Iterable[str], what: str) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
-from convertkit.checks.bench import Bench
+from convertkit.checks.bench import Bench, broken
 from convertkit.checks.compare import Dense, compare_tile
 from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import Tally
@@ -60,10 +60,6 @@ REDONE_ELEMENTS = 1 << 16
 Found = tuple[tuple[Finding, ...], tuple[RecodedEvidence, ...]]
 
 
-def _broken(tensor: str, what: str, **data: Any) -> Finding:
-    return finding("E_PROMISE", "error", f"the written tensor {what}", tensor=tensor, data=data)
-
-
 def verify_recode(bench: Bench, unit: Recode) -> Found:
     name = unit.spec.name
     if unit.promise == "bytes":
@@ -81,7 +77,7 @@ def verify_recode(bench: Bench, unit: Recode) -> Found:
             wrong, found = _compare(bench, unit, source, order[first : first + count], written, again)
             differing += wrong
             tally = tally + found
-    faults = (_broken(name, "is not what its source gives", differing=differing),) if differing else ()
+    faults = (broken(name, "is not what its source gives", differing=differing),) if differing else ()
     if tally.nonfinite:
         message = f"{tally.nonfinite} values would not be finite as {unit.spec.dtype}"
         faults = (*faults, finding("E_NONFINITE_OUTPUT", "error", message, tensor=name, fix="choose another --type"))
@@ -148,13 +144,13 @@ def verify_regroup(bench: Bench, unit: Regroup) -> Found:
             codes, scales = (gathered(bench.desk.reader, ref, wanted) for ref in (module.codes, module.block_scale))
             differing += differing_blocks(written.reshape(-1, 36), codes.reshape(-1), scales.reshape(-1))
     if differing:
-        faults.append(_broken(weight.name, "does not hold the planes of its source", differing=differing))
+        faults.append(broken(weight.name, "does not hold the planes of its source", differing=differing))
     for spec, known in zip(scalars, (bench.facts.global_bits, bench.facts.input_bits), strict=False):
         stored = np.frombuffer(bench.output.bytes_of(spec.name), "<u4")
         for bits, module in zip(stored, unit.modules, strict=True):
             before = known[module.module]
             if int(bits) != (before if module.spelling.sense == "multiplier" else reciprocal(before)):
-                faults.append(_broken(spec.name, "is not the scale of its source"))
+                faults.append(broken(spec.name, "is not the scale of its source"))
     return tuple(faults), ()
 
 
@@ -172,9 +168,9 @@ def verify_quantize(bench: Bench, unit: Quantize) -> Found:
             places = order_of(ref.spec.shape[0], order, heads)
             tally += _packed_again(bench, unit, name, number, ref, places, heads, bits)
             if bits != expected_global(unit.arithmetic, unit.dtype, bench.facts.group_amax[key]):
-                faults.append(_broken(scale, "is not the scale of its group"))
+                faults.append(broken(scale, "is not the scale of its group"))
         if tally.wrong_codes or tally.wrong_scales:
-            faults.append(_broken(name, f"has {tally.wrong_codes} wrong codes and {tally.wrong_scales} wrong scales"))
+            faults.append(broken(name, f"has {tally.wrong_codes} wrong codes and {tally.wrong_scales} wrong scales"))
         details.append(RecodedEvidence(name, "NVFP4", tally.fidelity))
     return tuple(faults), tuple(details)
 
@@ -218,12 +214,12 @@ def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
         written = (stored_rows(bench.output, bench.staged(spec.name), first, count) for spec in (codes, scales))
         before = gathered(bench.desk.reader, unit.weight, order[first : first + count])
         differing += differing_blocks(before.reshape(-1, 36), *(plane.reshape(-1) for plane in written))
-    faults = [_broken(codes.name, "does not hold the planes of its source", differing=differing)] if differing else []
+    faults = [broken(codes.name, "does not hold the planes of its source", differing=differing)] if differing else []
     for spec, ref in zip(scalars, (unit.scale, unit.input_scale), strict=False):
         stored = int.from_bytes(bench.output.bytes_of(spec.name), "little")
         bits = scalar_bits(bench.desk.reader, ref)
         if stored != (bits if unit.spelling.sense == "multiplier" else reciprocal(bits)):
-            faults.append(_broken(spec.name, "is not the scale of its source"))
+            faults.append(broken(spec.name, "is not the scale of its source"))
     return tuple(faults), ()
 
 
@@ -231,19 +227,19 @@ def verify_ids(bench: Bench, unit: Ids) -> Found:
     before = np.frombuffer(bench.desk.reader.bytes_of(unit.source.spec.name), "<i8").tolist()
     after = np.frombuffer(bench.output.bytes_of(unit.name), "<i8").tolist()
     right = after == [value + unit.sign * place for place, value in enumerate(before)]
-    return (() if right else (_broken(unit.name, "does not lead to the ids of its source"),)), ()
+    return (() if right else (broken(unit.name, "does not lead to the ids of its source"),)), ()
 
 
 def verify_membership(bench: Bench, unit: Membership) -> Found:
     ids = set(np.frombuffer(bench.desk.reader.bytes_of(unit.source.spec.name), "<i8").tolist())
     stored = bench.output.bytes_of(unit.name)
     right = {place for place, value in enumerate(stored) if value == 1} == ids and set(stored) <= {0, 1}
-    return (() if right else (_broken(unit.name, "does not mark the ids of d2t"),)), ()
+    return (() if right else (broken(unit.name, "does not mark the ids of d2t"),)), ()
 
 
 def verify_given(bench: Bench, unit: Given) -> Found:
     right = bench.output.bytes_of(unit.spec.name) == unit.data
-    return (() if right else (_broken(unit.spec.name, "is not what was planned"),)), ()
+    return (() if right else (broken(unit.spec.name, "is not what was planned"),)), ()
 
 
 def verify_reembed(bench: Bench, unit: Reembed) -> Found:
@@ -259,7 +255,7 @@ def verify_reembed(bench: Bench, unit: Reembed) -> Found:
             if first <= unit.row < first + count:
                 wanted[unit.row - first] = np.frombuffer(unit.data, np.uint8)
             differing += int(np.count_nonzero(written != wanted))
-    return ((_broken(unit.name, "is not the table with the row", differing=differing),) if differing else ()), ()
+    return ((broken(unit.name, "is not the table with the row", differing=differing),) if differing else ()), ()
 
 
 GGUF_VERIFIERS: Mapping[type, Callable[[Bench, Any], Found]] = {

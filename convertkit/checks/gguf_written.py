@@ -37,9 +37,8 @@ COMPARED: Mapping[str, tuple[str, ...]] = {
 def written_findings(source: Checkpoint, identity: Identity, staged: Checkpoint) -> Iterator[Finding]:
     """E_GGUF_METADATA or E_CONFIG for every number of the staged GGUF that is not what the source's config means."""
     name = staged.metadata[ARCHITECTURE]
-    arch = ARCHS[str(name.value)] if isinstance(name, Scalar) else None
-    if arch is None:
-        return
+    assert isinstance(name, Scalar)  # as every writer states it
+    arch = ARCHS[str(name.value)]
     yield from check_config(source.config, staged.metadata, arch)
     if arch.drafter:
         yield from _spec_findings(arch.name, source, identity, staged)

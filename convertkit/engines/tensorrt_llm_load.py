@@ -16,7 +16,7 @@ from convertkit.engines.rules import Rule
 from convertkit.engines.rules import Source as Place
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_params import Target
-from convertkit.layouts.expected import Expected, expected_tensors
+from convertkit.layouts.expected import Expected, expected_tensors, fits
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 
 
@@ -71,10 +71,7 @@ def _expected(layout: str, config: Mapping[str, Any]) -> dict[str, Expected]:
 
 
 def _fits(spec: TensorSpec, row: Expected) -> bool:
-    shape = row.shape or ()
-    return len(shape) == len(spec.shape) and all(
-        size is None or size == found for size, found in zip(shape, spec.shape, strict=True)
-    )
+    return row.shape is None or fits(spec.shape, row.shape)
 
 
 def _dspark(source: Source, settings: tuple[Setting, ...]) -> Load:

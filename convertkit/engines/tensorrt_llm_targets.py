@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convertkit.checkpoint import TensorSpec
 from convertkit.engines.model import Filled, Load, Parameter, Part, Refused, Shape, Stop, Wrong
 from convertkit.engines.source import Source
 from convertkit.engines.target_tables import TARGETS, Experts, Module, Row, Single
@@ -58,12 +57,8 @@ def _follow(
         refusals += [
             Refused("load_weights", f"{list(spec.shape)} does not fit {list(shape)}", "tensorrt-llm.copy", spec.name)
             for spec, shape in ((source.specs[name], shape) for name, shape in parts if name in source.specs)
-            if not _fits(spec, shape)
+            if spec.shape != shape
         ]
-
-
-def _fits(spec: TensorSpec, shape: Shape) -> bool:
-    return spec.shape == shape
 
 
 def _parts(row: Row, number: int | None, sizes: Sizes) -> Iterator[tuple[str, Shape]]:

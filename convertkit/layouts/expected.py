@@ -28,6 +28,11 @@ class Expected:
     required: bool
 
 
+def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    """Whether a stored shape is the wanted one, as far as the config says it."""
+    return len(shape) == len(wanted) and all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
+
+
 def expected_tensors(layout: Layout, config: Mapping[str, Any]) -> dict[str, Expected] | None:
     """All tensors that a drafter of this layout has or may have, without a leading ``model.``.
 

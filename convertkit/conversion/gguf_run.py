@@ -19,6 +19,7 @@ from convertkit.conversion.gguf_tiles import (
     reordered,
     row_ranges,
     scalar_bits,
+    stored_row_bytes,
 )
 from convertkit.conversion.gguf_units import (
     BlockWeight,
@@ -98,7 +99,7 @@ def _recode_source(job: Job, unit: Recode, source: Source, out: TensorOut) -> No
             tile = shifted(reordered(tile, unit.order, head_rows), dtype, unit.shift)
             data = encode_rows(tile, "F32" if unit.shift else dtype, unit.spec.dtype)
             out.write(bytes_view(data))
-        desk.progress.advance(4 * (last - first) * width)
+        desk.progress.advance((last - first) * stored_row_bytes(source))
 
 
 def shifted(tile: Tile, dtype: str, shift: int) -> Tile:

@@ -56,6 +56,13 @@ def row_bytes(ref: TensorRef) -> int:
     return width // row.block * row.bits // 8
 
 
+def stored_row_bytes(source: Source) -> int:
+    """Bytes that one row of a weight takes where it is read from."""
+    if isinstance(source, PackedModule):
+        return sum(row_bytes(ref) for ref in (source.codes, source.block_scale))
+    return row_bytes(source.weight if isinstance(source, BlockWeight) else source)
+
+
 def read_rows(desk: Desk, ref: TensorRef, first: int, last: int, use: str = "source") -> Tile:
     """Stored rows: storage bits [rows, width], or bytes [rows, bytes of a row] of a block type."""
     length = row_bytes(ref)

@@ -118,8 +118,18 @@ def _dialect(document: Mapping[str, Any]) -> str:
 
 def _named(label: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     if names:
-        more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-        yield label, cut(", ".join(shown(name) for name in names[:SHOWN_NAMES]), TEXT_WIDTH - len(more)) + more
+        yield label, named(names)
+
+
+def named(names: Sequence[str]) -> str:
+    """As many whole names as fit, at least one, and the number of the others: two cut names would look like one."""
+    for count in range(min(len(names), SHOWN_NAMES), 1, -1):
+        more = f", and {len(names) - count} more" if len(names) > count else ""
+        text = ", ".join(shown(name) for name in names[:count]) + more
+        if len(text) <= TEXT_WIDTH:
+            return text
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return cut(shown(names[0]), TEXT_WIDTH - len(more)) + more
 
 
 def _shapes(shapes: Sequence[Sequence[int]]) -> str:

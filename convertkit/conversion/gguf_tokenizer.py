@@ -86,6 +86,11 @@ def _check_size(highest: int, size: int, file: str) -> None:
 
 def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tuple[dict[str, Value], dict[str, int]]:
     file, model = DOCUMENT, document.get("model", {})
+    if not document:
+        raise _refuse(
+            "the folder that the vocabulary is taken from has no tokenizer", file,
+            "put the model's tokenizer files there; a drafter can take it from a GGUF: --target-model TARGET.gguf",
+        )  # fmt: skip
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if (
         not isinstance(vocabulary, dict)

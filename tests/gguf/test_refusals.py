@@ -83,6 +83,16 @@ def test_an_unknown_pre_tokenizer_is_refused_and_can_be_named(tmp_path: Path) ->
     assert keys(tmp_path / "m.gguf")["tokenizer.ggml.pre"] == "llama-bpe"
 
 
+def test_a_folder_without_a_tokenizer_is_said_to_have_none(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "m", "qwen3")
+    for name in ("tokenizer.json", "tokenizer.model"):
+        (source / name).unlink(missing_ok=True)
+    with pytest.raises(ConvertError) as caught:
+        convert(source, tmp_path / "m.gguf")
+    assert caught.value.code == "E_TOKENIZER"
+    assert "has no tokenizer" in caught.value.findings[0].message
+
+
 NO_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "a list of layers": ("llama", {"num_hidden_layers": [2]}),
     "a context in words": ("dflash", {"max_position_embeddings": "long"}),

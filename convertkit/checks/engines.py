@@ -96,7 +96,7 @@ def _load(
         return load
     wrongs = [*load.wrongs, *_understood(checkpoint, identity, asked)]
     if target is not None:
-        wrongs += pair_wrongs(checkpoint, identity, asked, target, load)
+        wrongs += pair_wrongs(asked, target, load)
     return replace(load, wrongs=tuple(wrongs))
 
 

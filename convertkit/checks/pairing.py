@@ -15,9 +15,7 @@ from convertkit.layouts.meaning import spread_taps
 from convertkit.layouts.reading import stated_spec
 
 
-def pair_wrongs(
-    checkpoint: Checkpoint, identity: Identity, asked: Asked, target: TargetModel, load: Load
-) -> Iterator[Wrong]:
+def pair_wrongs(asked: Asked, target: TargetModel, load: Load) -> Iterator[Wrong]:
     """What one engine gets wrong about the pair."""
     head = target.tensor("lm_head.weight") or target.tensor("lm_head.weight_packed")
     borrows = any(item.outcome == "borrowed" and "lm_head" in item.parameter.name for item in load.parameters)
@@ -48,7 +46,7 @@ def pair_findings(checkpoint: Checkpoint, identity: Identity, target: TargetMode
             "unify their cache pages and stopped at start"
         )
         yield finding("W_PAIR", "warning", message, file="config.json", key="sliding_window")
-    yield from _convention(identity, spec.taps, spec.layers, sizes.layers)
+    yield from _convention(spec.taps, spec.layers, sizes.layers)
     head = target.tensor("lm_head.weight") or target.tensor("lm_head.weight_packed")
     if head is not None and target.checkpoint is not None and "lm_head.weight" in spec.borrowed:
         dtype = target.checkpoint.tensors[head].spec.dtype
@@ -57,7 +55,7 @@ def pair_findings(checkpoint: Checkpoint, identity: Identity, target: TargetMode
             yield finding("W_PAIR", "warning", message, tensor=head)
 
 
-def _convention(identity: Identity, taps: tuple[int, ...] | None, layers: int | None, depth: int) -> Iterator[Finding]:
+def _convention(taps: tuple[int, ...] | None, layers: int | None, depth: int) -> Iterator[Finding]:
     """Taps that are one off from where z-lab puts them were copied without changing the convention, most likely."""
     if not taps or layers is None or depth < 6:
         return

@@ -38,3 +38,13 @@ def test_copies_of_the_targets_tensors(tmp_path: Path) -> None:
     copies = [item for item in found if item.code == "W_COPY_DIFFERS"]
     assert [item.where.tensor for item in copies] == ["embed_tokens.weight"]  # the head has the same name and bytes
     assert copies[0].data["elements"] == V * H
+
+
+def test_copies_that_are_no_matrices_are_left_to_the_layout(tmp_path: Path) -> None:
+    target, made = draft("dspark"), draft("dspark")
+    target.config, target.specs = dict(TARGET), {}
+    target.put("model.embed_tokens.weight", "BF16", V * H)
+    made.put("embed_tokens.weight", "BF16", V * H)
+    found = _codes(write(made, tmp_path / "d"), target_model=write(target, tmp_path / "target"))
+    assert found["E_LAYOUT_SHAPE"] == "embed_tokens.weight"
+    assert "W_COPY_DIFFERS" not in found

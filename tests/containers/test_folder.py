@@ -202,3 +202,12 @@ def test_a_change_after_opening_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ConvertError) as caught:
         Reader(checkpoint)
     assert (caught.value.code, caught.value.status) == ("E_CHANGED", 4)
+
+
+def test_of_many_faults_in_one_header_fifty_are_told(tmp_path: Path) -> None:
+    header = json.dumps({f"t{n}": {"dtype": "X", "shape": [1], "data_offsets": [n, n + 1]} for n in range(60)}).encode()
+    place = tmp_path / "model.safetensors"
+    place.write_bytes(len(header).to_bytes(8, "little") + header + bytes(60))
+    with pytest.raises(ConvertError) as caught:
+        open_checkpoint(place)
+    assert [item.code for item in caught.value.findings] == ["E_ST_DTYPE"] * 50

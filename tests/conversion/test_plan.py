@@ -64,6 +64,13 @@ def test_shards_fill_in_natural_order_and_bundles_stay_together() -> None:
     assert index["weight_map"]["layers.10.k"] == "model-00003-of-00003.safetensors"
 
 
+@pytest.mark.parametrize(("size", "shards"), [(79, 3), (80, 3), (159, 3), (160, 2), (239, 2), (240, 1)])
+def test_a_shard_may_be_filled_to_its_last_byte(size: int, shards: int) -> None:
+    checkpoint = source(*(TensorSpec(f"layers.{i}.k", "U8", (80,)) for i in range(3)))
+    units = [copy(checkpoint, name) for name in checkpoint.tensors]
+    assert len(settle(checkpoint, Draft("test", {}, units), max_shard_bytes=size).files) == shards
+
+
 def test_shards_are_cut_before_their_headers_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small tensors, as packed experts have: by size they would fit into one file."""
     for module in (safetensors, plan_module):

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convertkit.checkpoint import TensorSpec
 from convertkit.cli.main import main
 from convertkit.containers.folder import open_any
 from convertkit.containers.gguf import read_gguf_header
 from convertkit.containers.gguf_values import Scalar, encode_pair, plain
 from convertkit.containers.reader import Reader
-from convertkit.conversion.gguf_split import Split
+from convertkit.conversion.gguf_split import Split, planned_files
 from convertkit.errors import ConvertError
 from convertkit.verbs.from_gguf import from_gguf
 from convertkit.verbs.to_gguf import to_gguf
@@ -152,3 +153,9 @@ def test_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*words, "--split-max-size", "200kB"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == planned
     assert [row["path"] for row in planned] == [file.name for file in parts(tmp_path / "out")]
+
+
+@pytest.mark.parametrize(("size", "count"), [(63, 3), (64, 2), (95, 2), (96, 1)])
+def test_a_part_may_be_filled_to_its_last_byte(size: int, count: int) -> None:
+    specs = [TensorSpec(f"blk.{number}.attn_norm.weight", "F32", (8,)) for number in range(3)]
+    assert len(planned_files({}, specs, "model.gguf", Split(max_bytes=size))) == count

@@ -125,6 +125,35 @@ def test_a_grid_of_ties_is_refused_for_a_divisor() -> None:
     assert "no divisor" in verdict.reason
 
 
+def as_modelopt(source: Planes) -> Bits:
+    """The planes as ModelOpt expands them: block scale times global scale rounded to FP32, times the code, rounded."""
+    table = reference.package_table(source.global_bits, "multiplier", "BF16", "modelopt")
+    nibbles = np.stack([source.codes & 15, source.codes >> 4], axis=-1).reshape(source.codes.shape[0], -1)
+    return np.ascontiguousarray(table[np.repeat(source.scales, 16, axis=1), nibbles].astype(np.uint16))
+
+
+def test_products_so_near_a_tie_that_modelopt_rounds_them_otherwise_are_named() -> None:
+    """4 of the 128 mantissas of a largest magnitude: no global scale gives those values, and the package is named. With
+    a fifth, 133, ModelOpt rounds all ties to one side, so that a neighbouring scale gives them."""
+    codes = np.tile(np.arange(8, dtype=np.uint8) * 0x22 + 0x10, (126, 1))
+    every = Planes(codes, np.arange(1, 127, dtype=np.uint8)[:, None], 0)
+    lost = {}
+    for mantissa in range(128, 256):
+        bits = tables.global_bits_of("amax", "BF16", 0x3F80 + mantissa - 128)
+        values, exact = (decode(every._replace(global_bits=bits)) for decode in (as_modelopt, decoded))
+        wrong = np.count_nonzero((values ^ exact) & 0x7FFF) // 2
+        assert (wrong > 0) == (mantissa in (133, 161, 175, 203, 217))
+        assert recover.find_grid(lambda exact=exact: (exact,)).status == "grid"  # type: ignore[misc]
+        verdict = recover.find_grid(lambda values=values: (values,))  # type: ignore[misc]
+        if verdict.status != "grid":
+            divisor = recover.find_grid(lambda values=values: (values,), sense="divisor")  # type: ignore[misc]
+            assert divisor.reason == verdict.reason
+            assert f"ModelOpt's own steps expand with weight_scale_2 {tables.float_of(bits):.9g}" in verdict.reason
+            assert (verdict.status, len(verdict.found)) == ("part", 1)
+            lost[mantissa] = wrong
+    assert lost == {161: 45, 175: 45, 203: 90, 217: 90}
+
+
 def test_groups_share_one_scale_over_many_tiles() -> None:
     source = planes("mse", (96, 256), 4)
     values = decoded(source)

@@ -48,13 +48,15 @@ class GridTables:
     doubled: NDArray[np.uint32]
 
 
-def build_grid_tables(global_bits: int, sense: Sense, *, zero_byte: int = 0x38, least_scale: int = 1) -> GridTables:
-    """Tables for a global scale given as it will be stored.
+def build_grid_tables(
+    global_bits: int, sense: Sense, *, zero_byte: int = 0x38, least_scale: int = 1, arithmetic: str = "exact"
+) -> GridTables:
+    """Tables for a global scale given as it will be stored, and expanded by ``arithmetic`` (as ``decode_table``).
 
     A block whose largest code could be one of several is given the largest code that fits, as packers by amax do;
     with ``least_scale`` above 1 those with a block scale of at least that byte are tried before the others.
     """
-    table = decode_table(global_bits, sense, "BF16")[:128, :8].astype(np.uint16)
+    table = decode_table(global_bits, sense, "BF16", arithmetic)[:128, :8].astype(np.uint16)
     table[0] = 0  # byte 0 means that no scale was found
     scales, indexes = (axis.reshape(-1) for axis in np.indices((LARGEST_SCALE, 7)) + 1)
     amaxes = table[scales, indexes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from convertkit.engines.model import stop
@@ -14,6 +14,12 @@ def check_layers(values: Mapping[str, Any]) -> None:
     if isinstance(types, list) and isinstance(layers, int) and len(types) != layers:
         message = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
         raise stop("config", message, "vllm.layer-types", key="layer_types")
+    strange = [kind for kind in types if kind not in LAYER_TYPES] if isinstance(types, list) else []
+    if strange:
+        message = f"The `layer_types` entries must be known ones, and {strange[0]!r} is not"[:200]
+        raise stop("config", message, "vllm.layer-types", key="layer_types")
+    if not isinstance(values.get("id2label", {}), Mapping | None):
+        raise stop("config", "'id2label' has no attribute 'items'", "vllm.config-type", key="id2label")
     head, rope = values.get("head_dim"), values.get("rope_parameters")
     partial = rope.get("partial_rotary_factor", 1.0) if isinstance(rope, Mapping) else 1.0
     if isinstance(head, int) and head > 4 and head % 2 and partial == 1.0:
@@ -36,7 +42,47 @@ NEVER_NULL_INSIDE = (*NEVER_NULL, "attention_dropout", "linear_conv_kernel_dim",
                      "temporal_patch_size", "spatial_merge_size", "out_hidden_size",
                      "num_position_embeddings")  # fmt: skip
 """The same for models with experts, hybrid ones and their towers."""
-DTYPES = frozenset({"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto"})
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_float(value: Any) -> bool:
+    return type(value) is float
+
+
+_TYPED: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("use_cache", "tie_word_embeddings", "attention_bias"), _is_flag),
+    **dict.fromkeys(("initializer_range", "rms_norm_eps"), _is_float),
+    **dict.fromkeys(("pad_token_id", "bos_token_id"), _is_id),
+    "eos_token_id": lambda value: _is_id(value) or (isinstance(value, list) and all(map(_is_id, value))),
+    "attention_dropout": lambda value: type(value) in (int, float),
+}
+TYPED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "qwen3": {**_TYPED, "use_sliding_window": _is_flag},
+    "llama": {**_TYPED, "mlp_bias": _is_flag, "pretraining_tp": _is_id,
+              "initializer_range": lambda value: _is_float(value) and 0 <= value <= 1},
+}  # fmt: skip
+"""Fields of transformers' classes that take one type, by model type; sizes and lists are looked at elsewhere."""
+LAYER_TYPES = frozenset(
+    {"full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
+     "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
+     "hybrid_sliding", "reference_sliding_attention", "linear_attention",
+     "mamba", "attention", "deepseek_sparse_attention", "qwen_sparse_attention"}
+)  # fmt: skip
+"""What ``layer_types`` may hold, the last four under their earlier names."""
+DTYPES = frozenset(
+    {"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto", "float8_e4m3fn", "float8_e5m2",
+     "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "int8", "int16", "int32", "int64",
+     "short", "int", "long", "uint8", "uint16", "uint32", "uint64", "bool", "cfloat", "cdouble", "complex32",
+     "complex64", "complex128", "qint8", "quint8", "qint32"}
+)  # fmt: skip
+"""Attributes of torch that a config may name."""
 
 
 def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
@@ -45,6 +91,16 @@ def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
         if key in config and config[key] is None:
             message = f"Validation error for field '{key}': null is not of its type"
             raise stop("config", message, "vllm.config-null", key=key)
-    stated = config.get("dtype") or config.get("torch_dtype")
+    for key, check in TYPED.get(model_type, {}).items():
+        value = config.get(key)
+        if value is not None and not check(value):
+            message = f"Validation error for field '{key}': {value!r} is not of its type"[:200]
+            raise stop("config", message, "vllm.config-type", key=key)
+    check_dtype(config)
+
+
+def check_dtype(config: Mapping[str, Any]) -> None:
+    """Raises Stop for a dtype that torch has not."""
+    stated = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
     if isinstance(stated, str) and stated.removeprefix("torch.") not in DTYPES:
         raise stop("config", f"module 'torch' has no attribute '{stated}'", "vllm.config-null", key="dtype")

@@ -9,11 +9,18 @@ from typing import Any
 
 from convertkit.engines.model import Unknown, stop
 from convertkit.engines.quantized import Ask, Grid, class_meant, grids_of_targets, matching
+from convertkit.engines.vllm_schemes import check_schemes, settled
+
+
+def _of_attention(names: Sequence[str]) -> bool:
+    """Whether a group is of the KV cache alone, which is passed over."""
+    return len(names) == 1 and names[0].endswith("Attention")
 
 
 def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Grid], list[str]]:
     """Targets with the grid of their group, and the ignored names of a compressed-tensors config."""
-    targets = grids_of_targets(block, lambda names: len(names) == 1 and names[0].endswith("Attention"))
+    check_schemes(block, _of_attention)
+    targets = grids_of_targets(settled(block), _of_attention)
     left_out = block.get("ignore", [])
     if left_out is None:
         raise stop("create", "'NoneType' object is not iterable", "vllm.quant-ignore", key="ignore")

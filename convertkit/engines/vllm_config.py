@@ -6,9 +6,10 @@ Run against vLLM 0.33.0's own config classes with transformers 5.20.2: every cas
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from convertkit.engines.config_checks import check_layers, check_nulls
+from convertkit.engines.config_checks import check_dtype, check_layers, check_nulls
 from convertkit.engines.model import Stop, Unknown, stop
 from convertkit.engines.vllm_draft import (
     CLASSES,
@@ -18,6 +19,7 @@ from convertkit.engines.vllm_draft import (
     captured_layers,
     with_defaults,
 )
+from convertkit.engines.vllm_rope import check_rope
 from convertkit.engines.vllm_speculators import read_nested
 
 
@@ -27,9 +29,33 @@ def read_draft(config: Mapping[str, Any]) -> VllmDraft:
     A config is in speculators form if it has ``speculators_config`` and no top-level ``model_type``
     (``transformers_utils/config.py:361``).
     """
-    if config.get("model_type") is None and config.get("speculators_config") is not None:
-        return read_nested(config)
-    return _flat(config)
+    nested = config.get("model_type") is None and config.get("speculators_config") is not None
+    draft = read_nested(config) if nested else _flat(config)
+    _parts(draft, nested=nested)
+    check_rope(draft.values, flat=not nested, dflash=not draft.kind.startswith("eagle3"))
+    if draft.tokens is not None and draft.tokens < 1:
+        message = "num_speculative_tokens: Input should be greater than 0"
+        raise stop("config", message, "vllm.no-tokens", key="block_size" if not nested else "speculators_config")
+    if draft.kind == "eagle3-llama" and "num_key_value_heads" not in draft.values:  # ``llama.py:290``
+        draft = replace(draft, values={**draft.values, "num_key_value_heads": draft.get("num_attention_heads")})
+    if draft.get("sliding_window") == 0:  # vLLM takes it for none (``config/model.py:819``)
+        draft = replace(draft, values={**draft.values, "sliding_window": None})
+    return draft
+
+
+def _parts(draft: VllmDraft, *, nested: bool) -> None:
+    """What vLLM refuses of parts inside a draft's config, and of the dtype that a speculators config states."""
+    text = draft.get("text_config")
+    if text is not None and not (isinstance(text, Mapping) and "num_attention_heads" not in text):
+        raise Unknown("a draft with a text_config is not one that convertkit's tables of vLLM describe")
+    if text is not None:
+        message = "The text_config extracted from the model config does not have `num_attention_heads` attribute"
+        raise stop("config", message, "vllm.config-keys", key="text_config")
+    if nested:
+        check_dtype({"dtype": draft.get("dtype")})
+    if not draft.kind.startswith("eagle3") and draft.get("dflash_config", {}) is None:
+        message = "TypeError: 'NoneType' object is not iterable: dflash_config is null"
+        raise stop("create", message, "vllm.config-keys", key="dflash_config")
 
 
 def method_of(config: Mapping[str, Any]) -> str | None:
@@ -56,6 +82,10 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
     check_nulls(config, str(model_type))
     values = with_defaults(config, defaults or {})
     check_layers(values)
+    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    if model_type == "llama" and hidden and heads and hidden % heads:
+        message = f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads})."
+        raise stop("config", message, "vllm.config-type", key="num_attention_heads")
     architecture = _architecture(config, method, str(model_type))
     if defaults is None:
         raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")

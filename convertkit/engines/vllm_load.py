@@ -45,6 +45,8 @@ _CACHE_SCALES = (
     (re.compile(r"(?<!\.attn)\.([qkv])_zero_point$"), r".attn.\1_zero_point"),
 )
 
+OWN_MAP = "draft_id_to_target_id"
+
 PARAMETERLESS = ("rotary_emb", "attn")
 """Modules of an attention block that have no parameters."""
 
@@ -71,7 +73,7 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
         raise stop("load_weights", message, "vllm.lost-files")
     book = Book(parameters)
     _before(source, draft, target, book)
-    for spec in source.tensors:
+    for spec in _mapped(source, book):
         _one(spec, draft, quantization, book, source.mask_embedding)
     if source.mask_embedding and "model.mask_embedding" in parameters:
         book.filled["model.mask_embedding"] = {"": "mask_embedding.pt"}
@@ -114,6 +116,17 @@ def _window(draft: VllmDraft) -> None:
         raise stop("create", message, "vllm.window", key="sliding_window")
 
 
+def _mapped(source: Source, book: Book) -> Sequence[TensorSpec]:
+    """The stored tensors without those under vLLM's own name of the vocabulary map: it takes ``d2t`` only, and drops
+    the other while there is none (``qwen3_dflash.py:882``)."""
+    if any("d2t" in spec.name and "t2d" not in spec.name for spec in source.tensors):
+        return source.tensors
+    own = [spec.name for spec in source.tensors if OWN_MAP in spec.name and "t2d" not in spec.name]
+    for name in own:
+        book.skip(name, "only d2t brings a vocabulary map")
+    return [spec for spec in source.tensors if spec.name not in book.fates] if own else source.tensors
+
+
 def _before(source: Source, draft: VllmDraft, target: Target, book: Book) -> None:
     """What the model's ``load_weights`` refuses before it loads the first tensor."""
     names = [spec.name for spec in source.tensors]
@@ -150,18 +163,17 @@ def _one(spec: TensorSpec, draft: VllmDraft, quantization: Quantization, book: B
     if eagle and "mask_hidden" in name and "d2t" not in name:
         _mask_hidden(spec, draft, book)
         return
-    if "d2t" in name:
-        engine = name.replace("d2t", "draft_id_to_target_id")
-    else:
-        engine = name if "lm_head" in name else f"model.{name}"
+    own = "d2t" in name or "lm_head" in name
+    engine = name.replace("d2t", OWN_MAP) if own else f"model.{name}"
     why = _dropped_part(engine, draft, book, mask_file)
     if why:
         book.skip(name, why)
         return
     engine, shard = _renamed(engine, eagle, quantization.family != "none")
-    if any(part in engine for part in ROTARY) or engine.endswith(".g_idx"):
+    if any(part in engine for part in ROTARY) or (quantization.family != "none" and engine.endswith(".g_idx")):
         book.skip(name, "rotary cache")
-    elif engine in book.parameters:
+    elif engine in book.parameters or (not shard and engine[-1:] == "." and engine[:-1] in book.parameters):
+        engine = engine.removesuffix(".")  # an empty part at the end of a name is none (``models/utils.py:337``)
         book.load(spec, engine, shard, book.parameters[engine].rule or "vllm.silent")
         if strange_dtype(spec.dtype, book.parameters[engine].dtype):
             book.wrongs.append(strange(spec, book.parameters[engine].dtype))
@@ -245,6 +257,7 @@ def _unknown(stored: str, engine: str, quantized: bool, book: Book) -> None:
 def _is_module(place: str, book: Book) -> bool:
     parent, _, leaf = place.rpartition(".")
     bare = leaf in PARAMETERLESS and parent.endswith("self_attn") and f"{parent}.o_proj" in book.modules
+    bare = bare or (leaf == "act_fn" and f"{parent}.down_proj" in book.modules)
     return bare or place in book.modules
 
 

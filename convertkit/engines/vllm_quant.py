@@ -67,12 +67,15 @@ def stated_block(
 ) -> tuple[Mapping[str, Any], str] | None:
     """The quantization config that counts and ModelOpt's algorithm in it, which is empty for compressed-tensors. None
     if nothing is quantized. Raises Stop where vLLM raises, Unknown for other methods."""
-    block = config.get("quantization_config") or values.get("quantization_config") or None
-    if not block and quant_file:
-        block = block_of_file(quant_file)
+    block = config.get("quantization_config") or None
+    if not block:  # the file stands for one at the top of config.json, so that none inside counts (``config.py:953``)
+        block = block_of_file(quant_file) if quant_file else values.get("quantization_config")
     block = block or config.get("compression_config")
     if not isinstance(block, Mapping):
         return None
+    if "producer" in block and block["producer"] is None:
+        raise stop("config", "'NoneType' object has no attribute 'get': the producer is null", "vllm.quant-producer",
+                   key="producer")  # fmt: skip
     method = quant_method(block)
     if method == "compressed-tensors":
         return block, ""
@@ -112,7 +115,7 @@ def quant_method(block: Mapping[str, Any]) -> str:
             return "modelopt"
         raise stop("config", "the quantization config names no quant_method and no producer", "vllm.quant-producer",
                    key="quantization_config")  # fmt: skip
-    return str(method).lower()
+    return str(method).lower().replace("compressed_tensors", "compressed-tensors")
 
 
 def layers_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -196,7 +199,12 @@ def _excluder(block: Mapping[str, Any], mapped: Callable[[str], str]) -> Callabl
 
 
 def check_group_size(info: Mapping[str, Any]) -> None:
-    if info.get("group_size") not in (None, 16):
+    """Sizes that are words count as numbers (``modelopt.py:384``). Raises Stop for other words, Unknown for a size
+    that the tables do not describe."""
+    stated = info.get("group_size")
+    if isinstance(stated, str) and not stated.strip().isdecimal():
+        raise stop("create", "group_size must be an integer, got a word", "vllm.quant-algo", key="group_size")
+    if stated is not None and str(stated).strip() != "16":
         raise Unknown(f"a group size of {info.get('group_size')} is not one that convertkit's tables describe")
 
 
@@ -238,6 +246,12 @@ def _uniform(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], s
     return lambda module, kind: "dense" if excluded(module) else grid
 
 
+def _first_packed(listed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first listed layer of NVFP4, whose group size counts for all if none is stated (``modelopt.py:1694``)."""
+    rows = (row for row in listed.values() if isinstance(row, Mapping))
+    return next((row for row in rows if str(row.get("quant_algo")).upper() in MODELOPT_LINEAR), {})
+
+
 def mixed_layers(block: Mapping[str, Any], mapped: Callable[[str], str]) -> dict[str, str]:
     """The algorithm of every listed layer, in vLLM's names."""
     inner = block.get("quantization", block)
@@ -246,10 +260,14 @@ def mixed_layers(block: Mapping[str, Any], mapped: Callable[[str], str]) -> dict
         raise stop("create", "MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
                    "vllm.quant-mixed-layers", key="quantized_layers")  # fmt: skip
     layers: dict[str, str] = {}
+    first = {} if inner.get("group_size") is not None else _first_packed(listed)
+    if isinstance(first.get("group_size"), str):
+        message = "unsupported operand type(s) for //: 'int' and 'str': the group size of a layer is a word"
+        raise stop("create", message, "vllm.quant-mixed-layers", key="quantized_layers")
+    check_group_size(first or inner)
     for name, info in listed.items():
         if not isinstance(info, Mapping) or not info.get("quant_algo"):
             raise stop("create", f"'{name}' has no quant_algo", "vllm.quant-mixed-layers", key="quantized_layers")
-        check_group_size(info)
         layers[mapped(str(name))] = str(info["quant_algo"]).upper()
     return layers
 

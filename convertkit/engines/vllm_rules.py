@@ -89,6 +89,7 @@ _ROWS = (
     _rule("anchor", "DFlash does not sample from the anchor", "v1/worker/gpu/spec_decode/dflash/speculator.py", 85,
           "read"),
     _rule("conv-period", "the convolution's period is 1 + num_speculative_tokens", f"{_MODELS}/qwen3_dflash2.py", 256),
+    _rule("no-tokens", "there is at least one draft token", "config/speculative.py", 413),
     _rule("tokens", "num_speculative_tokens may exceed the trained block without a word",
           "v1/worker/gpu/spec_decode/dflash/speculator.py", 65, "read"),
     _rule("features", "the width of the features is checked at the first step", f"{_MODELS}/qwen3_dflash.py", 841,
@@ -120,6 +121,13 @@ _TYPES = Source("transformers", "5.20.2", "configuration_utils.py", 0, "run")
 RULES: Mapping[str, Rule] = {
     **{rule.name: rule for rule in _ROWS},
     "vllm.rope": Rule("vllm.rope", "the rotary embedding needs an even head_dim", _ROPE),
+    "vllm.rope-parameters": Rule("vllm.rope-parameters", "rope_parameters has the keys and numbers of its type", _ROPE),
+    "vllm.config-type": Rule("vllm.config-type", "fields of a config class take values of one type", _TYPES),
+    "vllm.ct-arguments": Rule(
+        "vllm.ct-arguments",
+        "groups of compressed-tensors hold the fields of its own class and no others",
+        Source("compressed-tensors", "0.17.0", "quantization/quant_args.py", 150, "run"),
+    ),
     "vllm.config-null": Rule("vllm.config-null", "fields with a default refuse null", _TYPES),
     "vllm.layer-types": Rule("vllm.layer-types", "every layer has its entry in layer_types", _TYPES),
 }

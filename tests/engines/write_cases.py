@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tests.engines import rank_cases
 from tests.engines.cases import build, cases, slug
+from tests.engines.config_cases import config_cases
 from tests.engines.drafters import TARGET, write
 from tests.engines.target_cases import build_target, target_cases
 
 
 def write_all(out: Path) -> int:
-    """Drafters below ``out/cases``, their target in ``out/target``, targets below ``out/targets``, and in
-    ``out/ranks`` and ``out/target-ranks`` those that are loaded as ranks; the drafters."""
+    """Drafters below ``out/cases`` and ``out/config-cases``, their target in ``out/target``, targets below
+    ``out/targets``, and in ``out/ranks`` and ``out/target-ranks`` those that are loaded as ranks; the drafters."""
     target = out / "target"
     target.mkdir(parents=True)
     (target / "config.json").write_text(json.dumps(dict(TARGET)))
@@ -27,6 +28,8 @@ def write_all(out: Path) -> int:
     for name, ranks in rank_cases.TARGETS.items():
         folder = write(build_target(targets[name]), out / "target-ranks" / slug(name))
         (folder / "ranks.json").write_text(json.dumps(ranks))
+    for name, made in config_cases():
+        write(build(made), out / "config-cases" / slug(name))
     written = {slug(name): write(build(case), out / "cases" / slug(name)) for name, case in cases()}
     return len(written)
 

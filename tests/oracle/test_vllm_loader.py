@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "engines" / "golden"
 SETS: Mapping[str, tuple[str, ...]] = {
     "": ("cases", "target"),
+    "-config": ("config-cases", "target"),
     "-targets": ("targets",),
     "-ranks": ("ranks", "target"),
     "-target-ranks": ("target-ranks",),

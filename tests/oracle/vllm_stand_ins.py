@@ -34,6 +34,7 @@ def prepare() -> None:
     import vllm.model_executor.models.registry as registry
     from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
     from vllm.platforms import current_platform
 
     packed = importlib.import_module(f"{COMPRESSED}.compressed_tensors_moe_w4a4_nvfp4")
@@ -53,7 +54,8 @@ def prepare() -> None:
         UnquantizedFusedMoEMethod,
     ):
         method.process_weights_after_loading = lambda self, layer: None  # repacks with compiled kernels
-    UnquantizedLinearMethod.process_weights_after_loading = lambda self, layer: None  # packs for CPU kernels
+    for method in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
+        method.process_weights_after_loading = lambda self, layer: None  # packs for CPU kernels, where there is AMX
     registry._run_in_subprocess = lambda look: look()
     torch.accelerator.empty_cache = lambda: None
     for name in MODELS:

@@ -1,0 +1,139 @@
+"""What vLLM 0.33 refuses of the groups of a compressed-tensors config before it asks what they mean.
+
+Each group's arguments go through compressed-tensors' own class, which knows its fields and takes no others
+(``compressed_tensors/quantization/quant_args.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from convertkit.engines.model import Stop, stop
+
+TORCH_DTYPES = frozenset(
+    {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16", "float16",
+     "half", "float32", "float", "float64", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+     "uint64", "bool", "short", "int", "long"}
+)  # fmt: skip
+STRATEGIES = ("tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
+ORDERS = ("weight", "static")
+"""Orders of activations that vLLM still takes; ``group`` and ``dynamic`` it does not."""
+
+
+def _dtype(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.removeprefix("torch.") in TORCH_DTYPES)
+
+
+def _whole(value: Any) -> bool:
+    text = isinstance(value, str) and value.strip().lstrip("+-").isdecimal()
+    return text or isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+FLAGS = ("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off")
+
+
+def _flag(value: Any) -> bool:
+    return (isinstance(value, str) and value.lower() in FLAGS) or (isinstance(value, (int, float)) and value in (0, 1))
+
+
+def _one_of(*words: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value.lower() in words
+
+
+def _blocks(value: Any) -> bool:
+    if isinstance(value, str):
+        return all(_whole(part) for part in value.split("x"))
+    return value is None or (isinstance(value, list) and len(value) == 2 and all(isinstance(n, int) for n in value))
+
+
+FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "num_bits": _whole,
+    "type": _one_of("int", "float"),
+    "symmetric": _flag,
+    "group_size": lambda value: value is None or (isinstance(value, (int, float)) and _whole(value) and value >= -1),
+    "strategy": lambda value: value is None or _one_of(*STRATEGIES)(value),
+    "block_structure": _blocks,
+    "dynamic": lambda value: _one_of("local")(value) or (not isinstance(value, str) and _flag(value)),
+    "actorder": lambda value: value is None or value is False or _one_of(*ORDERS)(value),
+    "scale_dtype": _dtype,
+    "zp_dtype": _dtype,
+    "observer": lambda value: value is None or isinstance(value, str),
+    "observer_kwargs": lambda value: isinstance(value, Mapping),
+}
+"""Fields of the arguments, and what each takes."""
+
+
+def check_schemes(block: Mapping[str, Any], passed: Callable[[list[str]], bool]) -> None:
+    """Raises Stop for groups and a sparsity config that vLLM refuses; groups whose names ``passed`` are not read."""
+    groups = block.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, Mapping) else ():
+        targets = group.get("targets") if isinstance(group, Mapping) else None
+        if targets is None:
+            raise _refused(f"config_groups.{name}", "the group has no targets")
+        if isinstance(targets, list) and targets and not passed([str(item) for item in targets]):
+            _arguments(f"config_groups.{name}.weights", group.get("weights"))
+            for part in ("input_activations", "output_activations"):
+                if group.get(part):
+                    _arguments(f"config_groups.{name}.{part}", group[part])
+    if "config_groups" in block and groups is None:
+        raise _refused("config_groups", "'NoneType' object has no attribute 'items'")
+    _others(block)
+
+
+def _others(block: Mapping[str, Any]) -> None:
+    """Parts of the config beside its groups."""
+    sparsity = block.get("sparsity_config")
+    if sparsity and not (isinstance(sparsity, Mapping) and isinstance(sparsity.get("format"), str)):
+        raise _refused("sparsity_config", "1 validation error for SparsityCompressionConfig")
+    if sparsity and sparsity.get("targets"):
+        raise _refused("sparsity_config", "Sparsity support has been removed from compressed-tensors.")
+
+    if block.get("transform_config") and not isinstance(block["transform_config"], Mapping):
+        raise _refused("transform_config", "1 validation error for TransformConfig")
+    cache = block.get("kv_cache_scheme")
+    if cache and not (isinstance(cache, Mapping) and (cache.get("num_bits"), cache.get("type")) == (8, "float")):
+        raise _refused("kv_cache_scheme", "Currently supported kv cache quantization is num_bits=8, type=float")
+
+
+def _arguments(place: str, stated: Any) -> None:
+    if not isinstance(stated, Mapping):
+        raise _refused(place, "Input should be a valid dictionary or instance of QuantizationArgs")
+    for key, value in stated.items():
+        check = FIELDS.get(key)
+        if check is None or not check(value):
+            raise _refused(f"{place}.{key}", f"1 validation error for QuantizationArgs: '{key}' is {value!r}"[:200])
+    if stated.get("block_structure") is not None and str(stated.get("strategy")).lower() != "block":
+        raise _refused(f"{place}.block_structure", "Block structure requires block strategy")
+
+
+def settled(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with the words of its arguments as the class that reads them holds them: in lower case, numbers and
+    flags that are written as words as what they mean, activations that are empty as none."""
+    groups = block.get("config_groups")
+    if not isinstance(groups, Mapping):
+        return block
+    return {**block, "config_groups": {name: _settled_group(group) for name, group in groups.items()}}
+
+
+def _settled_group(group: Any) -> Any:
+    if not isinstance(group, Mapping):
+        return group
+    parts = {key: _settled_part(group[key]) for key in ("weights", "input_activations") if key in group}
+    return {**group, **parts, "input_activations": parts.get("input_activations") or None}
+
+
+def _settled_part(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return part
+    words = {key: part[key].lower() for key in ("type", "strategy") if isinstance(part.get(key), str)}
+    bits, flag = part.get("num_bits"), part.get("symmetric")
+    if isinstance(bits, str) and _whole(bits):
+        words["num_bits"] = int(bits)
+    if isinstance(flag, str):
+        words["symmetric"] = flag.lower() in ("1", "true", "t", "yes", "y", "on")
+    return {**part, **words}
+
+
+def _refused(key: str, message: str) -> Stop:
+    return stop("create", message, "vllm.ct-arguments", key=key)

@@ -87,7 +87,7 @@ def lines(made: AuditResult) -> Iterator[str]:
                     count_text(row["count"]),
                     row["grid"] if row["planes"] else row["dtype"],
                     row["shape"],
-                    row["config"] or "nothing",
+                    row["config"] or "-",
                 )
                 for row in linears
             ],

@@ -215,6 +215,12 @@ def swap_nibbles(work: Work, request: RepairRequest) -> None:
     option = "--swap-nibbles"
     for packed in work.identity.packed.values():
         work.make([Swap(packed.codes, packed.module)], option)
+    if work.identity.packed:
+        message = (
+            f"the values of {len(work.identity.packed):,} weights change, which is right only where nibbles were stored the "
+            "other way round; `convertkit diff` against a reference tells"
+        )
+        work.findings.append(finding("W_VALUES_CHANGED", "warning", message))
 
 
 def surgery(work: Work, request: RepairRequest) -> None:

@@ -144,7 +144,7 @@ def _check_entries(entries: dict[str, Any], name: str, data_start: int, data_byt
     faults: list[Finding] = []
     spans: list[tuple[int, int, str, TensorSpec]] = []
     for tensor, entry in entries.items():
-        fault = _name_fault(tensor) or _entry_fault(entry, data_bytes)
+        fault = name_fault(tensor) or _entry_fault(entry, data_bytes)
         if fault is not None:
             faults.append(finding(fault[0], "error", fault[1], file=name, tensor=tensor))
             if len(faults) == MAX_FAULTS:
@@ -159,7 +159,8 @@ def _check_entries(entries: dict[str, Any], name: str, data_start: int, data_byt
     return {tensor: TensorRef(spec, name, data_start + begin) for begin, _, tensor, spec in spans}
 
 
-def _name_fault(name: str) -> tuple[str, str] | None:
+def name_fault(name: str) -> tuple[str, str] | None:
+    """Code and message of what is wrong with the name of a tensor, or None."""
     if UNSAFE_IN_NAMES.search(name):
         return "E_ST_NAME", "the name holds control characters"
     if not 1 <= len(name) <= MAX_NAME_BYTES or len(name.encode()) > MAX_NAME_BYTES:

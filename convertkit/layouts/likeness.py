@@ -21,6 +21,9 @@ Form = tuple[str | None, tuple[int, ...]]
 
 MAX_LISTED = 20
 
+MAX_COMPARED = 1 << 17
+"""Pairs of kinds of names that are compared; real checkpoints have some hundred kinds, most with a name in common."""
+
 LEAST_ALIKE = (0.3, 0.55)
 """Likeness below which names are not paired, where shapes are known and where they are not."""
 
@@ -44,6 +47,8 @@ def likeness(here: Mapping[str, Form | None], there: Mapping[str, Form | None]) 
     mine, yours = families(here), families(there)
     ours = {t: family for t, family in mine.items() if not _same(family, yours.get(t), here, there)}
     theirs = {t: family for t, family in yours.items() if t not in mine or t in ours}
+    if _pairs(ours, theirs) > MAX_COMPARED:
+        return Likeness((), tuple(sorted(ours)), tuple(sorted(theirs)), (_too_many(ours, theirs),))
     scores = _scores(ours, theirs, here, there)
     pairs, faults = _best(scores)
     missing = tuple(sorted(theirs.keys() - set(pairs.values())))
@@ -54,6 +59,17 @@ def likeness(here: Mapping[str, Form | None], there: Mapping[str, Form | None]) 
     rules = tuple(_rules(pairs, bound, yours))
     wrong = _disagreement(rules, pairs, bound, yours)
     return Likeness((), left, missing, (wrong,)) if wrong else Likeness(rules, left, missing)
+
+
+def _pairs(ours: Mapping[str, Family], theirs: Mapping[str, Family]) -> int:
+    """How many pairs ``_scores`` compares."""
+    sizes = Counter(len(family.names) for family in theirs.values())
+    return sum(sizes[len(family.names)] for family in ours.values())
+
+
+def _too_many(ours: Mapping[str, Family], theirs: Mapping[str, Family]) -> Finding:
+    message = f"{len(ours):,} kinds of names here and {len(theirs):,} in the reference are too many to compare"
+    return finding("E_LIKE_NONE", "error", message, fix="say how with --rename FROM=TO")
 
 
 def _disagreement(

@@ -2,7 +2,7 @@
 
 A template is a dotted name in which whole segments may be placeholders: ``{i}`` a layer number, ``{e}`` an
 expert number, ``{x}`` any one segment, ``{rest}`` any run of segments, also none. Nothing else is special.
-A number is written as engines write it: decimal digits without leading zeros.
+A number is written as engines write it: decimal digits without leading zeros, and 18 at most.
 
 Checkpoints of 122,880 tensors are normal, so names are grouped once into families (``families``) and rules
 are applied to one name of each.
@@ -20,8 +20,8 @@ from sys import intern
 from convertkit.errors import ConvertError, Finding, finding, refusal
 
 PLACEHOLDERS: Mapping[str, str] = {
-    "{i}": r"(0|[1-9][0-9]*)\.",
-    "{e}": r"(0|[1-9][0-9]*)\.",
+    "{i}": r"(0|[1-9][0-9]{0,17})\.",
+    "{e}": r"(0|[1-9][0-9]{0,17})\.",
     "{x}": r"([^.]+)\.",
     "{rest}": r"((?:[^.]+\.)*?)",
 }
@@ -122,8 +122,12 @@ _DEEP = 32
 """Dots in a name up to which its parents are remembered; deeper names do not occur but in hostile files."""
 
 
+MAX_DIGITS = 18
+"""Of a number in a name. Longer runs of digits count nothing, and Python refuses to read very long ones."""
+
+
 def _is_number(part: str) -> bool:
-    return part.isdecimal() and part.isascii() and (part == "0" or part[0] != "0")
+    return part.isdecimal() and part.isascii() and len(part) <= MAX_DIGITS and (part == "0" or part[0] != "0")
 
 
 @lru_cache(maxsize=1 << 18)
@@ -163,7 +167,8 @@ def families(names: Iterable[str]) -> dict[str, Family]:
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that orders numeric segments by value: ``layers.2`` comes before ``layers.10``."""
     return tuple(
-        (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part) for part in name.split(".")
+        (0, int(part), part) if part.isdecimal() and part.isascii() and len(part) <= MAX_DIGITS else (1, 0, part)
+        for part in name.split(".")
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from convertkit.checkpoint import Checkpoint
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import INDEX_SUFFIX, open_checkpoint
+from convertkit.containers.safetensors import name_fault
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.renaming import logical_forms
 from convertkit.dialects.spelling import SPELLINGS
@@ -90,10 +91,19 @@ def reference_forms(path: Path) -> dict[str, Form | None]:
         document = parse_json(read_small(path.parent, path.name), path.name)
         names = document.get("weight_map", document) if isinstance(document, dict) else document
         if isinstance(names, (dict, list)) and names and all(isinstance(name, str) for name in names):
-            return dict.fromkeys(_logical(names))
+            return _listed(names, path)
         raise refusal("E_USAGE", "the reference is neither an index nor a list of names", file=shown(path))
     names = [line.strip() for line in _text(path).splitlines()]
-    return dict.fromkeys(_logical(name for name in names if name and not name.startswith("#")))
+    return _listed([name for name in names if name and not name.startswith("#")], path)
+
+
+def _listed(names: Iterable[str], path: Path) -> dict[str, Form | None]:
+    """Names without forms. Raises E_USAGE for one that no weight file can hold."""
+    for name in names:
+        fault = name_fault(name)
+        if fault is not None:
+            raise refusal("E_USAGE", f"'{shown(name)}' names no tensor: {fault[1]}", file=shown(path))
+    return dict.fromkeys(_logical(names))
 
 
 def _logical(names: Iterable[str]) -> Iterator[str]:

@@ -45,6 +45,12 @@ def plain(message: str) -> str:
     return _UNSAFE_TEXT.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def check_text(text: str, what: str) -> None:
+    """Raises E_USAGE for words that cannot be written as UTF-8: bytes of a command line that are not UTF-8."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise refusal("E_USAGE", f"{what} is not UTF-8: '{shown(text)}'")
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """Place of a finding; ``file`` is relative to the checkpoint folder, ``offset`` in bytes from its start."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.errors import ConvertError, Finding, check_text, finding, refusal, shown
 from convertkit.layouts.rules import PLACEHOLDERS, Pattern, compile_template, families, template_fault
 
 FAMILY_LEAVES = frozenset(
@@ -80,6 +80,7 @@ class Renaming:
 def parse_rule(text: str) -> RenameRule:
     """``FROM=TO``. Raises E_PATTERN for a malformed template or a placeholder that FROM does not have."""
     source, equals, target = (part.strip() for part in text.partition("="))
+    check_text(text, "a rule")
     if not equals or not source or not target or "=" in target:
         raise refusal("E_PATTERN", f"'{shown(text)}' is not FROM=TO", fix="for example a.{rest}=b.{rest}")
     for template in (source, target):

@@ -14,7 +14,7 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import ENGINES
-from convertkit.errors import refusal
+from convertkit.errors import check_text, refusal
 from convertkit.hub.address import is_address
 from convertkit.release.recipe import SCHEMA
 
@@ -56,8 +56,9 @@ def _write(place: Path, text: str, force: bool) -> None:
 
 
 def _quoted(value: Any) -> str:
-    """A TOML basic string: JSON's escapes are TOML's."""
-    return json.dumps(str(value), ensure_ascii=False)
+    """A TOML basic string: JSON's escapes are TOML's, which wants DEL escaped too. Raises E_USAGE for surrogates."""
+    check_text(str(value), "what the recipe would name")
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _here(source: str | os.PathLike[str]) -> Path:

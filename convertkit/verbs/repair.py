@@ -22,7 +22,7 @@ from convertkit.conversion.renaming import has_config, refuse_gguf
 from convertkit.conversion.repair_work import RepairRequest, Work
 from convertkit.conversion.repairs import Repair, apply_repairs
 from convertkit.conversion.units import Copy
-from convertkit.errors import Finding, finding, refusal, shown
+from convertkit.errors import Finding, check_text, finding, refusal, shown
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fusions import EXPERT_FORMS
 from convertkit.verbs.case import Case, Options, Report, Reporter, Result
@@ -66,6 +66,8 @@ def repair(
         raise refusal("E_USAGE", "--shard and --merge exclude each other")
     if request.metadata.get("format", "pt") != "pt":
         raise refusal("E_USAGE", "format is always 'pt': readers of PyTorch models refuse other files")
+    for pair in request.metadata.items():
+        check_text("=".join(pair), "--metadata")
     if request.d2t_holds is not None and request.d2t is None:
         raise refusal("E_USAGE", "--d2t-holds goes with --d2t", fix="--d2t offsets is what readers expect")
     if (request.groups or request.allow_loss) and not request.tie_scales:

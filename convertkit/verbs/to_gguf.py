@@ -16,7 +16,7 @@ from convertkit.conversion.gguf_target import open_target
 from convertkit.conversion.identify import identify
 from convertkit.conversion.place import Kind, check_place
 from convertkit.conversion.plan import Plan
-from convertkit.errors import refusal
+from convertkit.errors import check_text, refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.gguf_types import TYPE_NAMES
 from convertkit.verbs.case import Options, Result
@@ -92,6 +92,8 @@ def plan_to_gguf(
     split: Split = WHOLE,
 ) -> Plan:
     """The plan of ``to_gguf`` for an opened checkpoint; its words and errors are those."""
+    for text, what in ((pre, "--pre"), (name, "--name")):
+        check_text(text or "", what)
     identity = identify(checkpoint)
     drafter = identity.kind == "drafter"
     if drafter and target_model is None:

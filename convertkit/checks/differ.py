@@ -21,11 +21,14 @@ from convertkit.conversion.desk import Desk
 from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import byte_chunks, bytes_view
 from convertkit.dialects.planes import PackedModule, find_packed
-from convertkit.dialects.spelling import GROUP
+from convertkit.dialects.spelling import GROUP, Sense
 from convertkit.dtypes import DTYPES, FLOATS
 
 INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")
 PLAIN = (*FLOATS, "F64")
+
+SIGN, INFINITE, ONE = 0x8000_0000, 0x7F80_0000, 0x3F80_0000
+"""Bits of an FP32: the sign, infinity, and one."""
 
 STORED = "BF16"
 """What planes are rounded to where neither side is dense."""
@@ -225,11 +228,26 @@ def _side(
         dtype = packed.spec.dtype
         tile = _rows(desk, packed, first, rows, width * DTYPES[dtype].bits // 8)
         return _wide(tile.view(STORAGE[dtype]), dtype)
-    from convertkit.checks.compare import Planes, values_of
-
     codes = _rows(desk, packed.codes, first, rows, width // 2).reshape(rows, width // 2)
     scales = _rows(desk, packed.block_scale, first, rows, width // GROUP).reshape(rows, width // GROUP)
-    return values_of(Planes(codes, scales, bits, packed.spelling.sense), 0, rows * width, stored)
+    return _decoded(codes, scales, bits, packed.spelling.sense, stored)
+
+
+def _decoded(
+    codes: NDArray[np.uint8], scales: NDArray[np.uint8], bits: int, sense: Sense, stored: str | None
+) -> NDArray[np.float64]:
+    """Values of planes; those of a global scale that is no scale (negative, zero, infinite, NaN) as IEEE has them."""
+    from convertkit.checks.compare import Planes, values_of
+
+    magnitude, count = bits & ~SIGN, codes.size * 2
+    if 0 < magnitude < INFINITE:
+        values = values_of(Planes(codes, scales, magnitude, sense), 0, count, stored)
+    else:
+        values = values_of(Planes(codes, scales, ONE, sense), 0, count, stored)
+        scale = np.float64(np.array(magnitude, np.uint32).view(np.float32))
+        with np.errstate(all="ignore"):
+            values = values * scale if sense == "multiplier" else values / scale
+    return -values if bits & SIGN else values
 
 
 def _rows(desk: Desk, ref: TensorRef, first: int, rows: int, row_bytes: int) -> NDArray[np.uint8]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 from convertkit.containers.files import read_small
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.plan import Plan
-from convertkit.errors import ConvertError, refusal
+from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.release.manifest import Manifest
 from convertkit.release.manifest_reader import read_manifest
 from convertkit.release.paths import OWN_FILES, folder_of, is_never_listed, is_signature
 from convertkit.release.recipe import SOURCE, Variant
-from convertkit.release.reports import MAX_REPORT_BYTES
+from convertkit.release.reports import MAX_REPORT_BYTES, report_faults
 from convertkit.release.tree import walk
 
 RELEASE_REPORT = "RELEASE_REPORT.json"
@@ -131,6 +132,25 @@ def read_view(root: Path, digests: Mapping[str, str] | None = None) -> View:
     files = tuple(ListedFile(path, (root / path).stat().st_size, _digest(root, path, known)) for path in shown)
     title = release["summary"]["name"] if release is not None else root.resolve().name
     return View(title, release, dict(sorted(parts.items())), files)
+
+
+@contextmanager
+def reports_blamed(folders: Iterable[Path]) -> Iterator[None]:
+    """Where reading reports fails, their schemas say which of them is to blame. Rows are many, so they are not
+    validated before. Raises ``E_REPORT_SCHEMA``, or what was raised if no report has a fault."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        faults = [fault for root in folders for path in walk(root).files for fault in _faults_of(root, path)]
+        if faults:
+            raise ConvertError(faults) from None
+        raise
+
+
+def _faults_of(root: Path, path: str) -> list[Finding]:
+    if path.rpartition("/")[2] not in (*SHOWN_REPORTS, RELEASE_REPORT):
+        return []
+    return report_faults(root, path, parse_json(read_small(root, path, MAX_REPORT_BYTES), path))
 
 
 def _known(root: Path) -> dict[str, str]:

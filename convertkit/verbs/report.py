@@ -7,7 +7,7 @@ from pathlib import Path
 
 from convertkit.errors import refusal
 from convertkit.release.page import render_page
-from convertkit.release.summary import View, read_view
+from convertkit.release.summary import View, read_view, reports_blamed
 
 
 def report(
@@ -24,8 +24,10 @@ def report(
     Raises:
         ConvertError: E_NO_REPORTS, E_OUT_EXISTS, E_WRITE, reports that are none.
     """
-    view = read_view(Path(folder))
-    data = render_page(view, None if compare is None else read_view(Path(compare)))
+    folders = [Path(folder), *([] if compare is None else [Path(compare)])]
+    with reports_blamed(folders):
+        views = [read_view(place) for place in folders]
+        data = render_page(views[0], views[1] if len(views) > 1 else None)
     place = Path("REPORT.html" if out is None else out)
     try:
         with place.open("wb" if force else "xb") as stream:
@@ -34,4 +36,4 @@ def report(
         raise refusal("E_OUT_EXISTS", "the page exists", file=place.name, fix="use --force") from None
     except OSError as error:
         raise refusal("E_WRITE", f"cannot write: {error.strerror}", file=place.name) from None
-    return view
+    return views[0]

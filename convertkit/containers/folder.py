@@ -99,8 +99,8 @@ def refuse_unfinished(folder: Path) -> None:
             "E_EDIT_UNFINISHED",
             "a change in place was interrupted here, so files may be half changed",
             file=EDIT_FOLDER,
-            fix=f"run `convertkit fix-keys {shown(folder)} --in-place --recover` (or --undo), which finishes it or takes "
-            "it back",
+            fix=f"run `convertkit fix-keys {shown(folder)} --in-place --recover` (or --undo), which finishes it or "
+            "takes it back",
         )
 
 

@@ -15,14 +15,15 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "counted": ("num_hidden_layers", "num_experts", "depth"),
     "whole": (
         "vocab_size", "draft_vocab_size", "hidden_size", "target_hidden_size", "intermediate_size",
-        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
         "max_window_layers", "block_size", "num_target_layers", "markov_rank", "conv_kernel_size", "conv_group_size",
         "selector_rank", "selector_top_k", "swa_window_size", "num_aux_hidden_states", "num_aux_layers",
         "moe_intermediate_size", "shared_expert_intermediate_size", "linear_num_key_heads", "linear_key_head_dim",
         "linear_num_value_heads", "linear_value_head_dim", "linear_conv_kernel_dim", "decoder_sparse_step",
         "patch_size", "temporal_patch_size", "num_position_embeddings", "out_hidden_size", "spatial_merge_size",
-        "in_channels", "mask_token_id", "pard_token", "ptd_token_id", "dspark_noise_token_id",
+        "in_channels",
     ),
+    "any whole": ("sliding_window", "mask_token_id", "pard_token", "ptd_token_id", "dspark_noise_token_id"),
     "number": ("rms_norm_eps", "input_embedding_scale", "output_multiplier", "final_logit_softcapping"),
     "numbers": (
         "target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids", "dspark_target_layer_ids",
@@ -61,6 +62,8 @@ def wrong_kinds(config: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
 def _is(kind: str, value: Any) -> bool:
     if kind == "numbers":
         return isinstance(value, list) and all(type(item) is int and abs(item) < MAX_SIZE for item in value)
+    if kind == "any whole":  # minus one is how some say none; engines load it
+        return type(value) is int and abs(value) < MAX_SIZE
     if kind == "counted":
         return type(value) is int and 0 <= value <= MAX_LAYERS
     return CHECKS[kind](value) and not (type(value) is int and value >= MAX_SIZE)

@@ -79,6 +79,10 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "dtype fp8": {"dtype": "float8_e4m3fn"}, "labels a number": {"id2label": 5}, "text config": {"text_config": {}},
     "text config null": {"text_config": None}, "layers unknown": {"layer_types": ["x", "y"]},
     "layers of the mlp": {"layer_types": ["moe", "dense"]}, "layers legacy": {"layer_types": ["attention", "mamba"]},
+    "window of minus one": {"sliding_window": -1},
+    "sliding, window of minus one": {
+        "layer_types": ["sliding_attention"] * 2, "sliding_window": -1, "use_sliding_window": True},
+    "mask token of minus one": {"mask_token_id": -1},
     "dflash config null": {"dflash_config": None},
 }  # fmt: skip
 """Keys of the draft's layers."""

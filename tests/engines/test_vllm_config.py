@@ -5,15 +5,24 @@ from __future__ import annotations
 
 import pytest
 
+from convertkit.engines.registry import drafter_in
+from convertkit.engines.rules import parse_engine
 from convertkit.engines.vllm_load import load_drafter
 from convertkit.engines.vllm_params import Target
-from tests.engines.cases import build, slug
+from tests.engines.cases import Case, build, dflash, slug
 from tests.engines.config_cases import config_cases
 from tests.engines.drafters import H, N, V
 from tests.engines.loads import by_outcome, check_holes, check_start, read_golden, source_of
 
 GOLDEN = read_golden("vllm-0.33.0-config")
 CASES = dict(config_cases())
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_mask_token_below_zero_is_loaded_and_wrong(engine: str) -> None:
+    made = build(Case("dflash", dflash(mask_token_id=-1)))
+    load = drafter_in(parse_engine(engine), source_of(made), Target(N, V, H), 1, "BF16")
+    assert (load.status, {item.code for item in load.wrongs}) == ("wrong", {"E_MASK_TOKEN"})
 
 
 def test_every_case_was_run() -> None:

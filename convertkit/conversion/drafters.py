@@ -158,6 +158,11 @@ def _config_findings(source: Checkpoint, carried: Carried, config: dict[str, Any
     if unknown:
         message = f"{len(unknown)} unknown config keys are carried over: {', '.join(unknown[:8])}"
         yield finding("N_PASSED", "note", message, file=CONFIG, data={"keys": unknown})
+    flat = FORMS[move.out.name].speculators is None
+    twice = [key for key, value in carried.rest.items() if flat and carried.body.get(key, value) != value]
+    for key in sorted(twice):
+        message = f"'{key}' is stated twice and differs; the transformer's is kept, that at the top is left out"
+        yield finding("W_LOSS", "warning", message, file=CONFIG, key=key, data={"field": key})
     if "auto_map" in source.config:
         message = "'auto_map' names code of the source's format and is left out"
         yield finding("W_LOSS", "note", message, file=CONFIG, key="auto_map")

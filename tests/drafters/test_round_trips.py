@@ -129,3 +129,11 @@ def test_published_drafters(kind: str, tmp_path: Path) -> None:
     assert lost(config_of(tmp_path / "a"), config_of(back)) == {}
     for name in ("README.md", "LICENSE", "NOTICE"):
         assert (back / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
+
+
+def test_a_key_that_is_stated_twice_and_differs_is_told(tmp_path: Path) -> None:
+    config = speculators("dflash", layer={"num_target_layers": 36, "my_key": 1}, my_key=2)
+    flat = to_dflash(drafter(tmp_path / "a", "speculators-dflash", config), tmp_path / "b")
+    assert isinstance(flat, Result)
+    assert config_of(flat.out)["my_key"] == 1
+    assert [item.data for item in flat.findings if item.code == "W_LOSS"] == [{"field": "my_key"}]

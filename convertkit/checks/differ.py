@@ -142,7 +142,8 @@ def _wide(bits: NDArray[Any], dtype: str) -> NDArray[np.float64]:
 
     if dtype not in FLOATS:
         return bits.view(DTYPES[dtype].storage).astype(np.float64)
-    return widened(bits.view(STORAGE[dtype]), dtype).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return widened(bits.view(STORAGE[dtype]), dtype).astype(np.float64)
 
 
 def _largest(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:

@@ -217,8 +217,8 @@ def swap_nibbles(work: Work, request: RepairRequest) -> None:
         work.make([Swap(packed.codes, packed.module)], option)
     if work.identity.packed:
         message = (
-            f"the values of {len(work.identity.packed):,} weights change, which is right only where nibbles were stored "
-            "the other way round; `convertkit diff` against a reference tells"
+            f"the values of {len(work.identity.packed):,} weights change, which is right only where nibbles were "
+            "stored the other way round; `convertkit diff` against a reference tells"
         )
         work.findings.append(finding("W_VALUES_CHANGED", "warning", message))
 

@@ -150,7 +150,8 @@ def reports_blamed(folders: Iterable[Path]) -> Iterator[None]:
 def _faults_of(root: Path, path: str) -> list[Finding]:
     if path.rpartition("/")[2] not in (*SHOWN_REPORTS, RELEASE_REPORT):
         return []
-    return report_faults(root, path, parse_json(read_small(root, path, MAX_REPORT_BYTES), path))
+    document = parse_json(read_small(root, path, MAX_REPORT_BYTES), path)
+    return report_faults(root, path, document if isinstance(document, dict) else {})
 
 
 def _known(root: Path) -> dict[str, str]:

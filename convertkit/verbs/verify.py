@@ -32,6 +32,7 @@ from convertkit.release.paths import (
 )
 from convertkit.release.signed import signed_expectation, trust_of
 from convertkit.release.structure import check_structure, is_weights
+from convertkit.release.summary import reports_blamed
 from convertkit.release.tree import Tree, walk
 
 SEVERITIES = ("error", "warning", "note")
@@ -151,13 +152,16 @@ def verify(
         raise refusal("E_USAGE", "--key, --certificate and --trust-config go with --signature")
     if not expected.readable:
         return _without_manifest(root, tree, expected, choice, strict)
-    result = _verify_listed(root, tree, expected, choice, strict, workers, progress)
-    if not recompute or any(item.severity == "error" for item in result.findings):
-        return result
-    from convertkit.verbs.recompute import recompute as again
+    with reports_blamed([root]):
+        result = _verify_listed(root, tree, expected, choice, strict, workers, progress)
+        if not recompute or any(item.severity == "error" for item in result.findings):
+            return result
+        from convertkit.verbs.recompute import recompute as again
 
-    found = again(root, [path for path in tree.files if choice.wants(path)], source, target_model, workers, progress)
-    return _result([*result.findings, *found.findings], strict, {**result.summary, "recomputed": list(found.reports)})
+        asked = [path for path in tree.files if choice.wants(path)]
+        found = again(root, asked, source, target_model, workers, progress)
+        summary = {**result.summary, "recomputed": list(found.reports)}
+        return _result([*result.findings, *found.findings], strict, summary)
 
 
 def _from_hub(

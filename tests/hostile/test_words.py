@@ -97,3 +97,14 @@ def test_a_report_with_a_row_that_is_none(tmp_path: Path, capfd: pytest.CaptureF
     assert "E_REPORT_SCHEMA" in said
     assert "LOAD_SHAPE_AUDIT.json" in said
     assert not (tmp_path / "page.html").exists()
+
+
+def test_verifying_a_report_with_a_row_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pack = tmp_path / "pack"
+    assert main(["pack-nvfp4", str(FIXTURES / "dflash2-tiny"), str(pack), "--quiet"]) == 0
+    document = json.loads((pack / "FIDELITY_GATE.json").read_text())
+    document["rows"] = [{"scope": "tensor"}]
+    (pack / "FIDELITY_GATE.json").write_text(json.dumps(document))
+    assert main(["manifest", str(pack), "--quiet"]) == 0
+    assert main(["verify", str(pack), "--recompute"]) == 3
+    assert "E_REPORT_SCHEMA" in "".join(capfd.readouterr())

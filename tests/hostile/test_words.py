@@ -11,8 +11,10 @@ import pytest
 
 from convertkit.checks.differ import _decoded
 from convertkit.cli.main import main
+from convertkit.errors import ConvertError
 from convertkit.layouts.likeness import likeness
 from convertkit.layouts.rules import natural_key, template_of
+from convertkit.release.summary import reports_blamed
 from convertkit.verbs.release_init import _quoted
 from tests.gguf.models import write_model
 
@@ -99,12 +101,14 @@ def test_a_report_with_a_row_that_is_none(tmp_path: Path, capfd: pytest.CaptureF
     assert not (tmp_path / "page.html").exists()
 
 
-def test_verifying_a_report_with_a_row_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_blaming_a_report_with_a_row_that_is_none(tmp_path: Path) -> None:
     pack = tmp_path / "pack"
     assert main(["pack-nvfp4", str(FIXTURES / "dflash2-tiny"), str(pack), "--quiet"]) == 0
     document = json.loads((pack / "FIDELITY_GATE.json").read_text())
     document["rows"] = [{"scope": "tensor"}]
     (pack / "FIDELITY_GATE.json").write_text(json.dumps(document))
-    assert main(["manifest", str(pack), "--quiet"]) == 0
-    assert main(["verify", str(pack), "--recompute"]) == 3
-    assert "E_REPORT_SCHEMA" in "".join(capfd.readouterr())
+    with pytest.raises(ConvertError, match="E_REPORT_SCHEMA"), reports_blamed([pack]):
+        raise KeyError("metrics")
+    (pack / "FIDELITY_GATE.json").unlink()
+    with pytest.raises(KeyError), reports_blamed([pack]):
+        raise KeyError("metrics")

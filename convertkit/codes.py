@@ -125,6 +125,7 @@ CODES: dict[str, Code] = {
     "E_OFF_GRID": Code(3, "A weight that was to be packed without loss does not lie on one NVFP4 grid."),
     "W_PART_GRID": Code(0, "A weight lies on an NVFP4 grid in part, or on several."),
     "N_ON_GRID": Code(0, "Weights lie on an NVFP4 grid, so they can be packed without loss."),
+    "W_GRID_STEPS": Code(0, "Packed weights give back their source by a package's own steps, not by exact products."),
     "W_SERVED_SCALE": Code(0, "An engine serves a weight with the global scale of another part of its fused matrix."),
     "W_NIBBLES_SWAPPED": Code(0, "Refused weights match their reference once the nibbles of every byte are exchanged."),
     "E_FUSED_SCALE": Code(1, "Parts of a fused matrix have different global scales."),

@@ -29,7 +29,7 @@ from convertkit.checks.pack import (
     expected_global,
     measure_tile,
 )
-from convertkit.checks.reference import exact_rounded_table, float_of, plane_tables
+from convertkit.checks.reference import exact_rounded_table, float_of, package_table, plane_tables
 from convertkit.checks.tiles import LANES, row_tiles
 from convertkit.conversion.encoders import grid_of
 from convertkit.conversion.gridsearch import GridFact
@@ -135,7 +135,8 @@ def _checker(unit: Pack, amax: int, recorded: int, fact: GridFact | None) -> Cal
     sense = unit.spelling.sense
     if fact is not None:
         multiplier = float_of(recorded) if sense == "multiplier" else np.float32(1.0) / float_of(recorded)
-        return lambda tile: _check_on_grid(unit, tile, recorded, multiplier)
+        table = _expected(unit, fact)
+        return lambda tile: _check_on_grid(unit, tile, recorded, multiplier, table)
     encoding = expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible)
     if unit.arithmetic in RULES and unit.least_scale == 1:
         return lambda tile: Member(
@@ -214,11 +215,17 @@ def _nibbles(difference: NDArray[np.uint8]) -> int:
     return int(np.count_nonzero(difference & 15)) + int(np.count_nonzero(difference >> 4))
 
 
-def _check_on_grid(unit: Pack, tile: Tile, recorded: int, multiplier: np.float32) -> Member:
+def _expected(unit: Pack, fact: GridFact) -> NDArray[Any]:
+    """What planes on the grid expand to [256, 16]: by exact products, or by the steps of the package that packed."""
+    bits, sense, arithmetic = fact.found[0].global_bits, unit.spelling.sense, fact.found[0].arithmetic
+    if arithmetic == "exact":
+        return exact_rounded_table(bits, sense, unit.dtype)
+    return package_table(bits, sense, unit.dtype, arithmetic)
+
+
+def _check_on_grid(unit: Pack, tile: Tile, recorded: int, multiplier: np.float32, table: NDArray[Any]) -> Member:
     """Elements that do not expand to the bits of the source; blocks with any must be packed by amax."""
-    differs = stored_differences(
-        tile.source, tile.codes, tile.scales, exact_rounded_table(recorded, unit.spelling.sense, unit.dtype)
-    )
+    differs = stored_differences(tile.source, tile.codes, tile.scales, table)
     scales = tile.scales.reshape(-1)
     differing = int(np.count_nonzero(differs))
     off = differs.any(axis=1) if differing else np.zeros(len(differs), np.bool_)

@@ -71,7 +71,11 @@ def _on_grid(unit: Pack, fact: GridFact, device: str) -> Encoder:
     solve_tile = search_kernels_of(device).solve
     found = fact.found[0]
     tables = build_grid_tables(
-        found.global_bits, found.sense, zero_byte=zero_byte_of(found.sense), least_scale=unit.least_scale
+        found.global_bits,
+        found.sense,
+        zero_byte=zero_byte_of(found.sense),
+        least_scale=unit.least_scale,
+        arithmetic=found.arithmetic,
     )
     whole = fact.status == "grid"
     otherwise = None if whole else otherwise_tables(found.global_bits, found.sense, unit.least_scale)

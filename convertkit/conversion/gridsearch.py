@@ -156,6 +156,7 @@ def grid_data(fact: GridFact) -> dict[str, Any]:
                 "value": float(float_of(found.global_bits)),
                 "sense": found.sense,
                 "blocks": found.blocks,
+                "arithmetic": found.arithmetic,
             }
             for found in fact.found
         ],

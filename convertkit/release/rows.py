@@ -163,9 +163,10 @@ def scales_row(
     baseline: Tally | None = None,
     differing: int | None = None,
     blocks_on_grid: int | None = None,
+    arithmetic: str = "exact",
 ) -> dict[str, Any]:
     """How scales were chosen: ``choice`` is an arithmetic, or ``grid``. ``baseline`` is what amax would have lost;
-    ``differing`` elements are not those of a source on a grid when they are expanded to its dtype."""
+    ``differing`` elements are not those of a source on a grid when they are expanded to its dtype by ``arithmetic``."""
     row: dict[str, Any] = {"choice": choice}
     if baseline is not None:
         mine, theirs = metrics(tally)["sqnr_db"], metrics(baseline)["sqnr_db"]
@@ -174,6 +175,8 @@ def scales_row(
     if differing is not None:
         row["differing"] = differing
         row["blocks_on_grid"] = blocks_on_grid
+        if arithmetic != "exact":
+            row["arithmetic"] = arithmetic
     return row
 
 

@@ -78,7 +78,8 @@ def _as_served(case: Case, engine: str | None, workers: int) -> tuple[dict[str, 
 
 def _group_rows(facts: Facts, unit: Pack, packed: Sequence[PackedEvidence]) -> list[dict[str, Any]]:
     group = unit.modules[0] if len(packed) > 1 else None
-    choice = unit.arithmetic if grid_of(facts, unit) is None else "grid"
+    fact = grid_of(facts, unit)
+    choice = unit.arithmetic if fact is None else "grid"
     rows = [
         gate_row(
             f"{item.module}.weight",
@@ -95,6 +96,7 @@ def _group_rows(facts: Facts, unit: Pack, packed: Sequence[PackedEvidence]) -> l
                 blocks_on_grid=None
                 if item.differing_blocks is None
                 else item.tally.fidelity.blocks - item.differing_blocks,
+                arithmetic="exact" if fact is None else fact.found[0].arithmetic,
             ),
         )
         for item in packed
@@ -105,10 +107,27 @@ def _group_rows(facts: Facts, unit: Pack, packed: Sequence[PackedEvidence]) -> l
     return rows
 
 
+def _steps_finding(arithmetic: str, keys: Sequence[str], units: Mapping[str, Pack]) -> Finding:
+    elements = sum(ref.spec.elements for key in keys for ref in units[key].sources)
+    return finding(
+        "W_GRID_STEPS",
+        "warning",
+        f"{len(keys)} of {len(units)} fused groups are what {arithmetic} expanded by its own steps: 0 of {elements} "
+        "elements differ when they are expanded so again, and some by exact products, which round once",
+        fix=f"expand with `convertkit dequant --arithmetic {arithmetic}`",
+        data={"groups": len(keys), "elements": elements, "names": list(keys[:MAX_LISTED])},
+    )
+
+
 def _grid_findings(case: Case) -> Iterator[Finding]:
     """One note about all groups that were packed without loss, and a warning for each that lies on a grid in part."""
     units = {unit.key: unit for unit in case.plan.units if isinstance(unit, Pack)}
-    whole = [key for key, unit in units.items() if (fact := grid_of(case.facts, unit)) and fact.status == "grid"]
+    by: dict[str, list[str]] = {}
+    for key, unit in units.items():
+        if (found := grid_of(case.facts, unit)) and found.status == "grid":
+            by.setdefault(found.found[0].arithmetic if found.found else "exact", []).append(key)
+    yield from (_steps_finding(arithmetic, keys, units) for arithmetic, keys in by.items() if arithmetic != "exact")
+    whole = by.get("exact", [])
     if whole:
         elements = sum(ref.spec.elements for key in whole for ref in units[key].sources)
         yield finding(

@@ -18,7 +18,9 @@ Bits = NDArray[np.uint16]
 
 def packed(values: Bits, found: Found, least_scale: int = 1) -> Planes:
     """The planes of a tensor under a grid that was found."""
-    built = on_grid.build_grid_tables(found.global_bits, found.sense, least_scale=least_scale)
+    built = on_grid.build_grid_tables(
+        found.global_bits, found.sense, least_scale=least_scale, arithmetic=found.arithmetic
+    )
     codes = np.full((values.shape[0], values.shape[1] // 2), 0xAA, np.uint8)
     scales = np.full((values.shape[0], values.shape[1] // 16), 0xAA, np.uint8)
     otherwise = on_grid.otherwise_tables(found.global_bits, found.sense, least_scale)
@@ -132,26 +134,34 @@ def as_modelopt(source: Planes) -> Bits:
     return np.ascontiguousarray(table[np.repeat(source.scales, 16, axis=1), nibbles].astype(np.uint16))
 
 
-def test_products_so_near_a_tie_that_modelopt_rounds_them_otherwise_are_named() -> None:
-    """4 of the 128 mantissas of a largest magnitude: no global scale gives those values, and the package is named. With
-    a fifth, 133, ModelOpt rounds all ties to one side, so that a neighbouring scale gives them."""
+def test_products_so_near_a_tie_that_modelopt_rounds_them_otherwise_are_found_by_its_steps() -> None:
+    """4 of the 128 mantissas of a largest magnitude: no global scale gives those values as exact products. With a
+    fifth, 133, ModelOpt rounds all ties to one side, so that a neighbouring scale gives them."""
     codes = np.tile(np.arange(8, dtype=np.uint8) * 0x22 + 0x10, (126, 1))
     every = Planes(codes, np.arange(1, 127, dtype=np.uint8)[:, None], 0)
-    lost = {}
+    stepped = {}
     for mantissa in range(128, 256):
         bits = tables.global_bits_of("amax", "BF16", 0x3F80 + mantissa - 128)
         values, exact = (decode(every._replace(global_bits=bits)) for decode in (as_modelopt, decoded))
         wrong = np.count_nonzero((values ^ exact) & 0x7FFF) // 2
         assert (wrong > 0) == (mantissa in (133, 161, 175, 203, 217))
-        assert recover.find_grid(lambda exact=exact: (exact,)).status == "grid"  # type: ignore[misc]
+        assert recover.find_grid(lambda exact=exact: (exact,)).found[0].arithmetic == "exact"  # type: ignore[misc]
         verdict = recover.find_grid(lambda values=values: (values,))  # type: ignore[misc]
-        if verdict.status != "grid":
+        assert verdict.status == "grid"
+        (found,) = verdict.found
+        again = packed(values, found)
+        decode = decoded if found.arithmetic == "exact" else as_modelopt
+        assert np.array_equal(decode(again), values)
+        if found.arithmetic != "exact":
+            assert (found.arithmetic, found.global_bits, found.sense) == ("modelopt", bits, "multiplier")
             divisor = recover.find_grid(lambda values=values: (values,), sense="divisor")  # type: ignore[misc]
-            assert divisor.reason == verdict.reason
-            assert f"ModelOpt's own steps expand with weight_scale_2 {tables.float_of(bits):.9g}" in verdict.reason
-            assert (verdict.status, len(verdict.found)) == ("part", 1)
-            lost[mantissa] = wrong
-    assert lost == {161: 45, 175: 45, 203: 90, 217: 90}
+            assert f"ModelOpt's own steps expand with weight_scale_2 {tables.float_of(bits):.9g}" in divisor.reason
+            assert (divisor.status, len(divisor.found)) == ("part", 1)
+            signed = values.copy()
+            signed[0, np.flatnonzero(signed[0] == 0)[0]] = 0x8000  # ModelOpt expands no code to -0
+            assert recover.find_grid(lambda signed=signed: (signed,)).status != "grid"  # type: ignore[misc]
+            stepped[mantissa] = wrong
+    assert stepped == {161: 45, 175: 45, 203: 90, 217: 90}
 
 
 def test_groups_share_one_scale_over_many_tiles() -> None:

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 pytest.importorskip("compressed_tensors", reason="needs compressed-tensors")
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from convertkit.checks.reference import exact_rounded_table
 from convertkit.grids.nvfp4 import on_grid, recover, tables
+from convertkit.verbs.case import Result
+from convertkit.verbs.dequant import dequant
+from convertkit.verbs.pack import pack_nvfp4
 
 pytestmark = pytest.mark.oracle
 
@@ -84,3 +87,33 @@ def test_expanded_packs_are_found_on_their_grid(name: str, sense: tables.Sense, 
             if hints:
                 assert found.global_bits == stored
                 assert np.array_equal(scales, planes[f"{module}.weight_scale"].view(torch.uint8).numpy())
+
+
+def test_what_modelopt_packs_and_expands_is_packed_again_without_a_difference(tmp_path: Path) -> None:
+    """Every mantissa that the largest magnitude of BF16 weights can have, those near ties included."""
+    pytest.importorskip("modelopt", reason="needs nvidia-modelopt")
+    from modelopt.torch.quantization.qtensor import NVFP4QTensor
+
+    torch.manual_seed(1)
+    expanded = {}
+    for mantissa in range(128):
+        weight = torch.randn(64, 256).to(torch.bfloat16) * 0.02
+        weight[3, 7] = -(1 + mantissa / 128) / 8
+        packed, scale, second = NVFP4QTensor.quantize(weight, 16)
+        values = packed.dequantize(dtype=torch.bfloat16, scale=scale, double_scale=second, block_sizes={-1: 16})
+        expanded[f"model.layers.{mantissa}.mlp.down_proj.weight"] = values
+    source = tmp_path / "src"
+    source.mkdir()
+    save_file(expanded, source / "model.safetensors")
+    (source / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
+    made = pack_nvfp4(
+        source, tmp_path / "pack", include=["layers.{i}.mlp.{x}"], dialect="modelopt-mixed", scales="lossless"
+    )
+    assert isinstance(made, Result)
+    rows = [row["scales"] for row in made.reports["FIDELITY_GATE.json"]["rows"] if row["scope"] == "tensor"]
+    assert [row["differing"] for row in rows] == [0] * 128
+    stepped = sum(row.get("arithmetic") == "modelopt" for row in rows)
+    assert stepped == next(item for item in made.findings if item.code == "W_GRID_STEPS").data["groups"] > 0
+    dequant(tmp_path / "pack", tmp_path / "back", arithmetic="modelopt")
+    again = load_file(tmp_path / "back" / "model.safetensors")
+    assert all(np.array_equal(bits_of(again[name]), bits_of(values)) for name, values in expanded.items())

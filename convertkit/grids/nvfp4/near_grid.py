@@ -2,8 +2,8 @@
 
 ModelOpt multiplies twice in FP32 before it rounds. Where its global scale is ``amax / 2688`` and a product lies as
 close to the middle between two BF16 numbers as FP32 can tell, the other neighbour may come out: with 4 of the 128
-mantissas that the largest BF16 magnitude can have. No global scale gives such values exactly, which the search alone
-cannot say.
+mantissas that the largest BF16 magnitude can have. No global scale gives such values exactly, but the package's own
+steps do, under the global scale that it packed with.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.devices import SearchKernels
-from convertkit.grids.nvfp4.on_grid import MAGNITUDES, build_grid_tables
-from convertkit.grids.nvfp4.tables import ARITHMETICS, LARGEST_SCALE, Sense, float_of, global_bits_of
-from convertkit.grids.nvfp4.verdict import Verdict
+from convertkit.grids.nvfp4.on_grid import MAGNITUDES, GridTables, build_grid_tables
+from convertkit.grids.nvfp4.tables import ARITHMETICS, LARGEST_SCALE, Sense, float_of, global_bits_of, swap_sense
+from convertkit.grids.nvfp4.verdict import Found, Verdict
+
+NEGATIVE_ZERO = 0x8000
 
 PACKAGES: tuple[tuple[str, str, Sense], ...] = (
     ("ModelOpt", "modelopt", "multiplier"),
@@ -26,33 +28,45 @@ PACKAGES: tuple[tuple[str, str, Sense], ...] = (
 )
 
 
-def name_package(
+def by_package(
     verdict: Verdict,
     kernels: SearchKernels,
     sweep: Callable[[], Iterable[NDArray[np.uint16]]],
     counts: NDArray[np.int64],
     hints: Sequence[int],
     sense: Sense,
+    least_scale: int = 1,
+    reversible: bool = False,
 ) -> Verdict:
-    """The verdict about a group on no grid, with a better reason if a package's own steps give all its blocks.
+    """The verdict about a group on no grid of exact products: the grid of a package's own steps, if all blocks lie on
+    one that is stored in ``sense``, or a better reason, if they lie on one of the other sense.
 
     Tried are ``hints`` (bits stored in ``sense``) and the global scales of packers by amax. ``counts`` are those of
-    magnitudes [32768] in all tiles.
+    magnitudes [32768] in all tiles; ``least_scale`` and ``reversible`` as in ``find_grid``.
     """
     if verdict.status == "grid" or not verdict.blocks:
         return verdict
     for title, arithmetic, home in PACKAGES:
-        own = [
-            global_bits_of(name, "BF16", verdict.amax_bits) for name, row in ARITHMETICS.items() if row.sense == home
-        ]
-        for bits in dict.fromkeys([*(hints if sense == home else ()), *own]):
-            if _holds_all(bits, home, arithmetic, counts) and _fits(kernels, sweep, bits, home, arithmetic):
+        for bits in dict.fromkeys([*(hints if sense == home else ()), *_by_amax(verdict.amax_bits, home)]):
+            if reversible and not swap_sense(bits)[1]:
+                continue
+            tables = build_grid_tables(bits, home, least_scale=least_scale, arithmetic=arithmetic)
+            if _holds_all(bits, home, arithmetic, counts) and _fits(kernels, sweep, tables, arithmetic):
+                if home == sense:
+                    found = Found(bits, home, verdict.blocks, arithmetic)
+                    return Verdict("grid", verdict.amax_bits, "", verdict.blocks, (found,))
                 plane = "weight_scale_2" if home == "multiplier" else "weight_global_scale"
                 why = f"it is what {title}'s own steps expand with {plane} {float(float_of(bits)):.9g}"
-                why += ", and these are not all the exact products rounded once; expand that pack with convertkit"
+                why += f"; a dialect of {title} can hold it"
                 status = "part" if verdict.status == "several" else verdict.status
                 return replace(verdict, status=status, reason=why, found=verdict.found[:1])
     return verdict
+
+
+def _by_amax(amax_bits: int, sense: Sense) -> list[int]:
+    """Global scales of the packers by amax as they are stored in a sense."""
+    made = [(row.sense, global_bits_of(name, "BF16", amax_bits)) for name, row in ARITHMETICS.items()]
+    return [bits if home == sense else swap_sense(bits)[0] for home, bits in made]
 
 
 def _holds_all(bits: int, sense: Sense, arithmetic: str, counts: NDArray[np.int64]) -> bool:
@@ -62,11 +76,11 @@ def _holds_all(bits: int, sense: Sense, arithmetic: str, counts: NDArray[np.int6
 
 
 def _fits(
-    kernels: SearchKernels,
-    sweep: Callable[[], Iterable[NDArray[np.uint16]]],
-    bits: int,
-    sense: Sense,
-    arithmetic: str,
+    kernels: SearchKernels, sweep: Callable[[], Iterable[NDArray[np.uint16]]], tables: GridTables, arithmetic: str
 ) -> bool:
-    tables = build_grid_tables(bits, sense, arithmetic=arithmetic)
-    return all(on == blocks for on, blocks in (kernels.match(tile, tables) for tile in sweep()))
+    signed = arithmetic != "modelopt"  # whose steps expand no code to -0
+    return all(
+        on == blocks and (signed or not (tile == NEGATIVE_ZERO).any())
+        for tile in sweep()
+        for on, blocks in (kernels.match(tile, tables),)
+    )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from convertkit.grids.nvfp4.cells import cells
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.devices import SearchKernels, search_kernels_of
-from convertkit.grids.nvfp4.near_grid import name_package
+from convertkit.grids.nvfp4.near_grid import by_package
 from convertkit.grids.nvfp4.on_grid import INFINITY, MAGNITUDES, GridTables, build_grid_tables
 from convertkit.grids.nvfp4.tables import (
     ARITHMETICS,
@@ -85,7 +85,7 @@ def find_grid(
         if other is not None:
             why = "it lies on the grid of a multiplier whose ties no divisor reproduces"
             return Verdict("none", amax, f"{why}; a ModelOpt dialect can hold it", other.blocks)
-    return found or name_package(search.part(), kernels, sweep, search.counts, hints, sense)
+    return found or by_package(search.part(), kernels, sweep, search.counts, hints, sense, least_scale, reversible)
 
 
 def _histogram(

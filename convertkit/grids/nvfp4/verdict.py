@@ -10,11 +10,13 @@ from convertkit.grids.nvfp4.tables import Sense
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One grid: stored FP32 bits of its global scale, their sense, and how many non-zero blocks lie on it."""
+    """One grid: stored FP32 bits of its global scale, their sense, how many non-zero blocks lie on it, and by whose
+    steps its planes expand to the weights: ``exact``, or those of a package (as ``decode_table``)."""
 
     global_bits: int
     sense: Sense
     blocks: int
+    arithmetic: str = "exact"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from convertkit.conversion.desk import Desk
 from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.tiles import Buffers
+from convertkit.dialects.planes import find_packed
 from convertkit.engines.rules import parse_engine
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.progress import Progress
@@ -170,9 +171,14 @@ def _gated(work: Work, path: str) -> Iterator[Finding]:
         yield _not_done(path, "what the pack was made from is not here", "--source SRC")
         return
     reference = work.root / inside if inside is not None else Path(work.source or "")
+    summary = report["summary"]
     rows = [row for row in report.get("rows", ()) if "metrics" in row]
     names = [row["name"] for row in rows if row["scope"] == "tensor"]
-    tallies = _tallies(work, work.root / folder, reference, names, report["summary"].get("stored"))
+    tallies = _tallies(work, work.root / folder, reference, names, summary.get("stored"))
+    unsaid = sorted(_packed_between(reference, work.root / folder) - set(names))
+    if unsaid:
+        yield _differs(path, f"weights without a row, such as '{shown(unsaid[0])}'", 0, len(unsaid))
+    rows.append({"name": "the summary", "scope": "whole", "metrics": summary["whole"]})
     for row in rows:
         members = {"tensor": [row["name"]], "group": row.get("members", ()), "whole": names}[row["scope"]]
         found = metrics(total(tallies.get(name, Tally()) for name in members))
@@ -180,6 +186,12 @@ def _gated(work: Work, path: str) -> Iterator[Finding]:
             if key in row["metrics"] and not _same(found.get(key), row["metrics"][key]):
                 yield _differs(path, f"{key} of '{shown(row['name'])}'", row["metrics"][key], found.get(key))
                 break
+
+
+def _packed_between(reference: Path, pack: Path) -> set[str]:
+    """Names of the dense weights that a pack holds as planes and its reference does not."""
+    before, after = (find_packed(open_checkpoint(folder)).packed for folder in (reference, pack))
+    return {f"{module}.weight" for module in after if module not in before}
 
 
 def _tallies(work: Work, pack: Path, reference: Path, names: Sequence[str], stored: str | None) -> dict[str, Tally]:

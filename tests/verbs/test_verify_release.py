@@ -16,6 +16,7 @@ from convertkit.cli.main import main
 from convertkit.errors import ConvertError
 from convertkit.verbs.case import Options
 from convertkit.verbs.manifest import manifest
+from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.release import release
 from convertkit.verbs.verify import verify
 from tests.release.recipes import LOSSY, write_recipe
@@ -285,6 +286,22 @@ def test_a_gate_is_measured_again_where_the_source_is_given(made: Path) -> None:
     wrong = verify(out, recompute=True, source=made / "drafter")
     assert wrong.status == 1
     assert {item.code for item in wrong.findings if item.severity == "error"} == {"E_RECOMPUTE"}
+
+
+@pytest.mark.parametrize("kept", ["none", "all but one"])
+def test_a_gate_without_the_rows_of_some_weights_is_not_believed(made: Path, tmp_path: Path, kept: str) -> None:
+    out = tmp_path / "pack"
+    pack_nvfp4(made / "lossy" / "drafter", out)
+    report = json.loads((out / "FIDELITY_GATE.json").read_bytes())
+    assert verify(out, recompute=True, source=made / "lossy" / "drafter").status == 0
+    report["rows"] = [{"scope": "tensor", "name": "x"}] if kept == "none" else report["rows"][1:]
+    for count in ("tensors", "packed"):
+        report["summary"][count] -= kept != "none"
+    (out / "FIDELITY_GATE.json").write_text(json.dumps(report))
+    manifest(out)
+    found = verify(out, recompute=True, source=made / "lossy" / "drafter")
+    assert {(item.code, item.where.file) for item in found.findings} == {("E_RECOMPUTE", "FIDELITY_GATE.json")}
+    assert found.status == 1
 
 
 def test_usage() -> None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Any
-
-import numpy as np
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.checks.audited import Audit
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
+from convertkit.checks.fused_scales import fused_groups_of, fused_scale_findings, global_bits
 from convertkit.checks.gguf_engines import gguf_views
 from convertkit.checks.odd_values import odd_value_findings
 from convertkit.checks.scales import inverted_scales
@@ -31,8 +29,8 @@ from convertkit.dialects.coverage import Coverage, runtime_names
 from convertkit.dialects.linears import roles_of
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import global_scale_findings
-from convertkit.errors import Finding, finding
-from convertkit.layouts.fused import Group, fused_groups
+from convertkit.errors import Finding
+from convertkit.layouts.fused import Group
 from convertkit.layouts.rules import families
 
 MAX_LISTED = 20
@@ -71,15 +69,11 @@ def audit_written(
     findings += layout_findings(checkpoint, identity.layout, identity.packed, identity.planes.kv_scales)
     findings += layer_findings(checkpoint, identity.layout)
     with Reader(checkpoint) as reader:
-        groups = {
-            lead: members
-            for lead, members in fused_groups(identity.packed, identity.layout, fuse).items()
-            if len(members) > 1
-        }
-        bits = _global_bits(reader, identity.packed)
+        groups = fused_groups_of(identity, fuse)
+        bits = global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
         findings += inverted_scales(identity.packed, bits)
-        findings += _fused_findings(groups, bits, identity.packed)
+        findings += fused_scale_findings(checkpoint, identity, reader, bits, fuse)
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)
@@ -98,14 +92,6 @@ def audit_written(
     return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings), views)
 
 
-def _global_bits(reader: Reader, packed: Mapping[str, PackedModule]) -> dict[str, int]:
-    """The stored FP32 bits of every global scale."""
-    return {
-        name: int.from_bytes(reader.bytes_of(module.global_scale.spec.name), "little")
-        for name, module in packed.items()
-    }
-
-
 def _scale_findings(packed: Mapping[str, PackedModule], bits: Mapping[str, int]) -> Iterator[Finding]:
     """Bad global scales: one finding per code and family, which names the first and counts the others."""
     bad: dict[str, dict[str, Finding]] = {}
@@ -117,46 +103,6 @@ def _scale_findings(packed: Mapping[str, PackedModule], bits: Mapping[str, int])
             first, count = by_module[family.names[0]], len(family.names)
             message = first.message if count == 1 else f"{first.message}, as in {count - 1} more '{family.template}'"
             yield replace(first, message=message, data={"count": count, "modules": list(family.names[:MAX_LISTED])})
-
-
-def _fused_findings(
-    groups: Mapping[str, Sequence[str]], bits: Mapping[str, int], packed: Mapping[str, PackedModule]
-) -> Iterator[Finding]:
-    """One finding per family of fused groups whose members do not share the bits of one global scale."""
-    unequal = [lead for lead, members in groups.items() if len({bits[module] for module in members}) > 1]
-    for family in families(unequal).values():
-        lead = family.names[0]
-        parts = ", ".join(f"{module.rpartition('.')[2]} {_value(bits[module])}" for module in groups[lead])
-        count = len(family.names)
-        message = f"{count} fused {'group has' if count == 1 else 'groups have'} unequal global scales: {parts}"
-        yield finding(
-            "E_FUSED_SCALE",
-            "error",
-            f"{message}; engines keep one and serve the other parts wrong by the ratio",
-            tensor=f"{lead}.weight",
-            fix="repair --tie-scales, or pack the group again with one shared scale",
-            data={
-                "count": count,
-                "template": family.template,
-                "groups": list(family.names[:MAX_LISTED]),
-                "served": _served([packed[module] for module in groups[lead]], bits),
-            },
-        )
-
-
-def _served(members: Sequence[PackedModule], bits: Mapping[str, int]) -> dict[str, float]:
-    """By which factor vLLM 0.33 and SGLang 0.5.23 serve each part of a dense fused matrix: ModelOpt's loader keeps the
-    largest multiplier, that of compressed-tensors the largest divisor (run: ``docs/audit.md``)."""
-    values = {item.module: float(np.uint32(bits[item.module]).view(np.float32)) for item in members}
-    if not all(isfinite(value) and value > 0 for value in values.values()):
-        return {}  # a bad scale is a finding of its own
-    kept = max(values.values())
-    divides = members[0].spelling.sense == "divisor"
-    return {name.rpartition(".")[2]: value / kept if divides else kept / value for name, value in values.items()}
-
-
-def _value(bits: int) -> str:
-    return f"{float(np.uint32(bits).view(np.float32)):.9g}"
 
 
 def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]]:

@@ -45,7 +45,7 @@ lint: $(MAIN)/.ready
 	$(MAIN)/bin/mypy
 
 pytest: $(MAIN)/.ready
-	$(MAIN)/bin/python -m pytest -m "not oracle"
+	$(MAIN)/bin/python -m pytest -m "not oracle" -n 2 --dist loadfile
 
 browser: $(MAIN)/.ready
 	tests/browser/run.sh $(MAIN)/bin/convertkit browser-out

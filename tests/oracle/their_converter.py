@@ -28,9 +28,9 @@ UNUSED: dict[str, Any] = {"torchvision": None, "torchaudio": None}
 
 
 def tree() -> Path | None:
-    """The source tree, or None if there is none here."""
-    named = Path(os.environ.get(TREE, ".oracle-sources/llama.cpp"))
-    return named.absolute() if (named / "convert_hf_to_gguf.py").is_file() else None
+    """The source tree, or None if none is named, as in an environment that lacks what it imports."""
+    named = os.environ.get(TREE)
+    return Path(named).absolute() if named and (Path(named) / "convert_hf_to_gguf.py").is_file() else None
 
 
 def convert(jobs: Sequence[Sequence[str]], folder: Path) -> None:

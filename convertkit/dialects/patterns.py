@@ -18,6 +18,8 @@ __all__ = ["Matcher", "PatternFault", "Syntax", "pattern_fault"]
 _MEMO = 200_000
 """Transitions kept before the table is emptied."""
 
+NO_HITS: frozenset[int] = frozenset()
+
 Syntax = Literal["regex", "glob"]
 
 
@@ -44,6 +46,7 @@ class Matcher:
         self._memo: dict[tuple[int, Symbol], tuple[int, int]] = {}
         self._taking: dict[Symbol, int] = {}
         self._reached: dict[str, tuple[int, int]] = {}
+        self._walked: dict[tuple[int, str], tuple[int, int]] = {}
 
     def _step(self, allowed: int, symbol: Symbol) -> tuple[int, int]:
         """From the positions allowed before a symbol: those allowed after it, and the patterns accepted there."""
@@ -74,20 +77,32 @@ class Matcher:
             return known
         parent, dot, leaf = text.rpartition(".")
         allowed, found = self._reach(parent) if dot else (self._start, self._always)
-        for symbol in (dot, *leaf) if dot else leaf:
-            if not allowed:
+        piece = dot + leaf
+        after, accepted = self._walked.get((allowed, piece)) or self._walk(allowed, piece)
+        self._reached[text] = (after, found | accepted)
+        return after, found | accepted
+
+    def _walk(self, allowed: int, piece: str) -> tuple[int, int]:
+        """Positions after a part of a name and patterns accepted in it; most modules share their last names."""
+        place, found = allowed, 0
+        for symbol in piece:
+            if not place:
                 break
-            step = self._memo.get((allowed, symbol)) or self._step(allowed, symbol)
+            step = self._memo.get((place, symbol)) or self._step(place, symbol)
             found |= step[1]
-            allowed = step[0]
-        self._reached[text] = (allowed, found)
-        return allowed, found
+            place = step[0]
+        if len(self._walked) > _MEMO:
+            self._walked.clear()
+        self._walked[allowed, piece] = (place, found)
+        return place, found
 
     def hits(self, name: str) -> frozenset[int]:
         """Numbers of the patterns that match, expressions from the start of the name and globs the whole name."""
         allowed, found = self._reach(name)
         if allowed:
             found |= (self._memo.get((allowed, "")) or self._step(allowed, ""))[1]
+        if not found:
+            return NO_HITS
         return frozenset(number for number in range(found.bit_length()) if found >> number & 1)
 
 

@@ -73,7 +73,7 @@ def audit_written(
         bits = global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)
         findings += inverted_scales(identity.packed, bits)
-        findings += fused_scale_findings(checkpoint, identity, reader, bits, fuse)
+        findings += fused_scale_findings(checkpoint, identity, reader, groups, bits, fuse)
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)

@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.checks.reference import FORMATS, bits_of, widened
+from convertkit.checks.reference import FORMATS, bits_of, float_of, widened
 from convertkit.containers.reader import Reader
 from convertkit.conversion.identify import Identity
 from convertkit.dialects.planes import PackedModule
@@ -35,12 +35,18 @@ def fused_groups_of(identity: Identity, fuse: Sequence[Group] = ()) -> dict[str,
 
 
 def fused_scale_findings(
-    checkpoint: Checkpoint, identity: Identity, reader: Reader, bits: Mapping[str, int], fuse: Sequence[Group] = ()
+    checkpoint: Checkpoint,
+    identity: Identity,
+    reader: Reader,
+    packed_groups: Mapping[str, Sequence[str]],
+    bits: Mapping[str, int],
+    fuse: Sequence[Group] = (),
 ) -> Iterator[Finding]:
-    """E_FUSED_SCALE for each family of fused groups whose members do not share one global scale: ``bits`` are those of
-    the packed linears. Scales in another float type, which engines copy into FP32, count by their values."""
+    """E_FUSED_SCALE for each family of fused groups whose members do not share one global scale: ``packed_groups`` as
+    ``fused_groups_of`` and ``bits`` as ``global_bits`` give them. Scales in another float type, which engines copy into
+    FP32, count by their values."""
     senses: dict[str, str] = {name: module.spelling.sense for name, module in identity.packed.items()}
-    yield from _unequal(fused_groups_of(identity, fuse), bits, senses)
+    yield from _unequal(packed_groups, bits, senses)
     if not any(item.code == "E_SCALE_DTYPE" for item in identity.findings):
         return
     others = _other_scales(checkpoint, identity, reader)
@@ -68,7 +74,7 @@ def _unequal(
     unequal = [lead for lead, members in groups.items() if len({bits[module] for module in members}) > 1]
     for family in families(unequal).values():
         lead = family.names[0]
-        parts = ", ".join(f"{module.rpartition('.')[2]} {_value(bits[module]):.9g}" for module in groups[lead])
+        parts = ", ".join(f"{module.rpartition('.')[2]} {float_of(bits[module]):.9g}" for module in groups[lead])
         count = len(family.names)
         message = f"{count} fused {'group has' if count == 1 else 'groups have'} unequal global scales: {parts}"
         yield finding(
@@ -89,13 +95,9 @@ def _unequal(
 def _served(members: Sequence[str], bits: Mapping[str, int], sense: str) -> dict[str, float]:
     """By which factor vLLM 0.33 and SGLang 0.5.23 serve each part of a dense fused matrix: ModelOpt's loader keeps the
     largest multiplier, that of compressed-tensors the largest divisor (run: ``docs/audit.md``)."""
-    values = {module: _value(bits[module]) for module in members}
+    values = {module: float(float_of(bits[module])) for module in members}
     if not all(isfinite(value) and value > 0 for value in values.values()):
         return {}  # a bad scale is a finding of its own
     kept = max(values.values())
     divides = sense == "divisor"
     return {name.rpartition(".")[2]: value / kept if divides else kept / value for name, value in values.items()}
-
-
-def _value(bits: int) -> float:
-    return float(np.uint32(bits).view(np.float32))

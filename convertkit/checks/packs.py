@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from convertkit.checkpoint import TensorRef
 from convertkit.checks import slots
 from convertkit.checks.arrays import flat, source_words, tally_of
-from convertkit.checks.bench import Bench
+from convertkit.checks.bench import Bench, broken
 from convertkit.checks.derive import SCALE_VALUES, amax_scales, codes_under, peaks_of, stored_differences, words_of
 from convertkit.checks.evidence import PackedEvidence
 from convertkit.checks.fidelity import Tally
@@ -37,7 +37,7 @@ from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import bytes_view
 from convertkit.conversion.units import Pack
 from convertkit.dialects.spelling import GROUP
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding
 
 SWEEPS = {"mse": (4, 8), "four-over-six": (0, 0)}
 """Scale bytes that a search tries below and above that of amax."""
@@ -93,24 +93,20 @@ def verify_pack(bench: Bench, unit: Pack) -> tuple[tuple[Finding, ...], tuple[Pa
             PackedEvidence(module, tally, global_bits, member.baseline, member.differing, member.differing_blocks)
         )
         if tally.wrong_codes:
-            faults.append(_broken(codes.spec.name, f"has {tally.wrong_codes} wrong codes", wrong=tally.wrong_codes))
+            faults.append(broken(codes.spec.name, f"has {tally.wrong_codes} wrong codes", wrong=tally.wrong_codes))
         if tally.wrong_scales:
-            faults.append(_broken(scales.spec.name, f"has {tally.wrong_scales} wrong scales", wrong=tally.wrong_scales))
+            faults.append(broken(scales.spec.name, f"has {tally.wrong_scales} wrong scales", wrong=tally.wrong_scales))
         if global_bits != recorded:
-            faults.append(_broken(scalar.spec.name, "is not the scale of its group"))
+            faults.append(broken(scalar.spec.name, "is not the scale of its group"))
     if fact is not None:
         faults += _grid_faults(unit, fact, details)
     if max(item.tally.amax_bits for item in details) != amax:
-        faults.append(_broken(details[0].module, "was scaled for another largest magnitude"))
+        faults.append(broken(details[0].module, "was scaled for another largest magnitude"))
     return tuple(faults), tuple(details)
 
 
 def _recorded(unit: Pack, amax: int) -> int:
     return expected_global(unit.arithmetic, unit.dtype, amax, reversible=unit.reversible, sense=unit.spelling.sense)
-
-
-def _broken(tensor: str, what: str, **data: Any) -> Finding:
-    return finding("E_PROMISE", "error", f"the written tensor {what}", tensor=tensor, data=data)
 
 
 def _tiles(bench: Bench, source: TensorRef, codes: TensorRef, scales: TensorRef) -> Iterator[Tile]:
@@ -250,7 +246,7 @@ def _grid_faults(unit: Pack, fact: GridFact, details: list[PackedEvidence]) -> l
     """A group on a grid has no differing element; one partly on it has as many other blocks as were found."""
     promised = [item.blocks - item.on for item in fact.where] or [0] * len(details)
     return [
-        _broken(
+        broken(
             f"{item.module}.{unit.spelling.codes}",
             f"expands to {item.differing} elements in {item.differing_blocks} blocks that are not those of its source",
             differing=item.differing,

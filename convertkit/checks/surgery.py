@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
-from convertkit.checks.bench import Bench
+from convertkit.checks.bench import Bench, broken
 from convertkit.checks.reference import NAN_BYTES, SCALE_UNITS, float_of
 from convertkit.containers.reader import Reader
 from convertkit.conversion.surgery_units import Fold, Rearrange, Swap
 from convertkit.dtypes import DTYPES
-from convertkit.errors import Finding, finding
+from convertkit.errors import Finding
 
 ROWS = 4096
 """Rows compared at a time."""
@@ -76,7 +76,7 @@ def _flat(reader: Reader, ref: TensorRef, position: int, size: int) -> NDArray[n
 
 
 def _fault(tensor: str, what: str, **data: Any) -> Found:
-    return (finding("E_PROMISE", "error", f"the written tensor {what}", tensor=tensor, data=data),), ()
+    return (broken(tensor, what, **data),), ()
 
 
 def verify_fold(bench: Bench, unit: Fold) -> Found:

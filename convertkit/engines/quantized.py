@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from convertkit.dialects.patterns import Matcher, PatternFault
-from convertkit.engines.model import Unknown
+from convertkit.engines.model import Unknown, stop
 
 Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
 """How an engine builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with
@@ -39,6 +39,17 @@ def grids_of_targets(block: Mapping[str, Any], passed: Callable[[Sequence[str]],
             grid = scheme_grid(group)
             targets.update((name, grid) for name in names)
     return targets
+
+
+def ignored_names(block: Mapping[str, Any], rule: str) -> list[str]:
+    """The ignored names of a compressed-tensors config. Raises Stop by ``rule`` for null, Unknown for
+    what is no list."""
+    left_out = block.get("ignore", [])
+    if left_out is None:
+        raise stop("create", "'NoneType' object is not iterable", rule, key="ignore")
+    if not isinstance(left_out, list):
+        raise Unknown("'ignore' of the quantization config is not a list")
+    return [str(name) for name in left_out]
 
 
 def first_below(layers: Mapping[str, str]) -> dict[str, str]:

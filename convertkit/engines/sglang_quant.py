@@ -13,7 +13,16 @@ from typing import Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault
 from convertkit.engines.model import Unknown, stop
-from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, class_meant, first_below, grids_of_targets, matching
+from convertkit.engines.quantized import (
+    FUSED_SHARDS,
+    Ask,
+    Grid,
+    class_meant,
+    first_below,
+    grids_of_targets,
+    ignored_names,
+    matching,
+)
 
 Packed = Mapping[str, tuple[str, ...]]
 
@@ -205,12 +214,7 @@ class _Excluder:
 def _compressed_tensors(block: Mapping[str, Any], packed: Packed) -> Ask:
     """Ignored names by shard, then targets by name, by class, by shards (``compressed_tensors/utils.py:23, 128``)."""
     targets = grids_of_targets(block, lambda names: False)
-    left_out = block.get("ignore", [])
-    if left_out is None:
-        raise stop("create", "'NoneType' object is not iterable", "sglang.quant-target", key="ignore")
-    if not isinstance(left_out, list):
-        raise Unknown("'ignore' of the quantization config is not a list")
-    ignored, wanted = _Names([str(name) for name in left_out]), matching(list(targets))
+    ignored, wanted = _Names(ignored_names(block, "sglang.quant-target")), matching(list(targets))
 
     def ask(module: str, kind: str) -> Grid:
         parent, _, leaf = module.rpartition(".")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Any
 
-from convertkit.engines.model import Unknown, stop
-from convertkit.engines.quantized import Ask, Grid, class_meant, grids_of_targets, matching
+from convertkit.engines.model import Unknown
+from convertkit.engines.quantized import Ask, Grid, class_meant, grids_of_targets, ignored_names, matching
 from convertkit.engines.vllm_schemes import check_schemes, settled
 
 
@@ -21,12 +21,7 @@ def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Grid], list[str]]:
     """Targets with the grid of their group, and the ignored names of a compressed-tensors config."""
     check_schemes(block, _of_attention)
     targets = grids_of_targets(settled(block), _of_attention)
-    left_out = block.get("ignore", [])
-    if left_out is None:
-        raise stop("create", "'NoneType' object is not iterable", "vllm.quant-ignore", key="ignore")
-    if not isinstance(left_out, list):
-        raise Unknown("'ignore' of the quantization config is not a list")
-    return targets, [str(item) for item in left_out]
+    return targets, ignored_names(block, "vllm.quant-ignore")
 
 
 def compressed_tensors(block: Mapping[str, Any]) -> Ask:

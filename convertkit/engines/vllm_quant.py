@@ -8,7 +8,7 @@ shard names that checkpoints use mean nothing unless the config is MIXED_PRECISI
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,8 +290,13 @@ def _listed(module: str, layers: Mapping[str, str], below: Mapping[str, str]) ->
     if module in below:
         return below[module]
     parent, _, leaf = module.rpartition(".")
-    found = {layers[name] for shard in FUSED_SHARDS.get(leaf, ()) if (name := f"{parent}.{shard}") in layers}
+    return agreed(module, {f"{parent}.{shard}" for shard in FUSED_SHARDS.get(leaf, ())}, layers)
+
+
+def agreed(module: str, names: Iterable[str], layers: Mapping[str, str]) -> str | None:
+    """The algorithm of the listed ones among ``names``, the parts of a fused linear. Raises Stop if they differ."""
+    found = {layers[name] for name in names if name in layers}
     if len(found) > 1:
         raise stop("create", f"Mixed quant_algo within fused layer {module}: {', '.join(sorted(found))}",
                    "vllm.quant-mixed-shards", tensor=module)  # fmt: skip
-    return found.pop() if found else None
+    return next(iter(found), None)

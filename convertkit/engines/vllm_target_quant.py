@@ -16,6 +16,7 @@ from convertkit.engines.vllm_compressed import ct_lists, part_or_glob
 from convertkit.engines.vllm_quant import (
     NONE,
     Quantization,
+    agreed,
     excluded_entries,
     grid_of,
     mixed_grid,
@@ -101,25 +102,15 @@ def _listed(module: str, layers: Mapping[str, str], below: Mapping[str, str], sh
     own = next((layers[name] for name in names if name in layers), None)
     leaf = module.rpartition(".")[2]
     if own is None and leaf in shards:
-        own = _agreed(
-            module, {f"{name.rpartition('.')[0]}.{shard}" for name in names for shard in shards[leaf]}, layers
-        )
+        own = agreed(module, {f"{name.rpartition('.')[0]}.{shard}" for name in names for shard in shards[leaf]}, layers)
     if own is None:
         own = next((below[name] for name in names if name in below), None)
     if own is None and leaf == "experts":
         own = below.get(module.rpartition(".")[0])
     if own is None and leaf in SHARDS_OF_MIXED:
         wanted = {f"{name.rpartition('.')[0]}.{shard}" for name in names for shard in SHARDS_OF_MIXED[leaf]}
-        own = _agreed(module, wanted, layers)
+        own = agreed(module, wanted, layers)
     return own
-
-
-def _agreed(module: str, names: set[str], layers: Mapping[str, str]) -> str | None:
-    found = {layers[name] for name in names if name in layers}
-    if len(found) > 1:
-        raise stop("create", f"Mixed quant_algo within fused layer {module}: {', '.join(sorted(found))}",
-                   "vllm.quant-mixed-shards", tensor=module)  # fmt: skip
-    return next(iter(found), None)
 
 
 def _candidates(module: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.target import eagle_taps
 from convertkit.drafter import DrafterSpec, differences, value_text
 from convertkit.errors import ConvertError, Finding, finding, refusal
-from convertkit.layouts.expected import expected_tensors
+from convertkit.layouts.expected import expected_tensors, fits
 from convertkit.layouts.reading import stated_spec
 from convertkit.layouts.rules import without_model
 
@@ -75,14 +75,10 @@ def weight_findings(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]
                 yield finding(
                     "E_LAYOUT_MISSING", "error", "the drafter's pass needs it and it is not there", tensor=name
                 )
-        elif row.shape is not None and not _fits(shape, row.shape):
+        elif row.shape is not None and not fits(shape, row.shape):
             wanted = [size if size is not None else "any" for size in row.shape]
             message = f"the shape is {list(shape)}, the config means {wanted}"
             yield finding("E_LAYOUT_SHAPE", "error", message, tensor=name)
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(b in (None, a) for a, b in zip(shape, wanted, strict=True))
 
 
 def _given(spec: DrafterSpec, name: str) -> bool:

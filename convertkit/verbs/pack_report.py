@@ -125,7 +125,7 @@ def _grid_findings(case: Case) -> Iterator[Finding]:
     by: dict[str, list[str]] = {}
     for key, unit in units.items():
         if (found := grid_of(case.facts, unit)) and found.status == "grid":
-            by.setdefault(found.found[0].arithmetic if found.found else "exact", []).append(key)
+            by.setdefault(found.found[0].arithmetic, []).append(key)
     yield from (_steps_finding(arithmetic, keys, units) for arithmetic, keys in by.items() if arithmetic != "exact")
     whole = by.get("exact", [])
     if whole:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from convertkit import __version__
+from convertkit.checkpoint import Checkpoint
 from convertkit.checks.engines import audit_engines
 from convertkit.checks.fidelity import DEFAULT_LIMITS, Tally, metrics, total
 from convertkit.checks.gate import compare_checkpoints, weights_of
@@ -174,8 +175,9 @@ def _gated(work: Work, path: str) -> Iterator[Finding]:
     summary = report["summary"]
     rows = [row for row in report.get("rows", ()) if "metrics" in row]
     names = [row["name"] for row in rows if row["scope"] == "tensor"]
-    tallies = _tallies(work, work.root / folder, reference, names, summary.get("stored"))
-    unsaid = sorted(_packed_between(reference, work.root / folder) - set(names))
+    sides = open_checkpoint(reference), open_checkpoint(work.root / folder)
+    tallies = _tallies(work, *sides, names, summary.get("stored"))
+    unsaid = sorted(_packed_between(*sides) - set(names))
     if unsaid:
         yield _differs(path, f"weights without a row, such as '{shown(unsaid[0])}'", 0, len(unsaid))
     rows.append({"name": "the summary", "scope": "whole", "metrics": summary["whole"]})
@@ -188,15 +190,16 @@ def _gated(work: Work, path: str) -> Iterator[Finding]:
                 break
 
 
-def _packed_between(reference: Path, pack: Path) -> set[str]:
+def _packed_between(reference: Checkpoint, pack: Checkpoint) -> set[str]:
     """Names of the dense weights that a pack holds as planes and its reference does not."""
-    before, after = (find_packed(open_checkpoint(folder)).packed for folder in (reference, pack))
+    before, after = find_packed(reference).packed, find_packed(pack).packed
     return {f"{module}.weight" for module in after if module not in before}
 
 
-def _tallies(work: Work, pack: Path, reference: Path, names: Sequence[str], stored: str | None) -> dict[str, Tally]:
+def _tallies(
+    work: Work, theirs: Checkpoint, mine: Checkpoint, names: Sequence[str], stored: str | None
+) -> dict[str, Tally]:
     """What the named weights of a pack lost, by name; those that have no counterpart are missing."""
-    theirs, mine = open_checkpoint(reference), open_checkpoint(pack)
     left, right = weights_of(theirs), weights_of(mine)
     both = [name for name in names if name in left and name in right and left[name].shape == right[name].shape]
     with Reader(theirs) as one, Reader(mine) as two:

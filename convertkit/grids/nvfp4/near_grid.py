@@ -14,10 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.devices import SearchKernels
-from convertkit.grids.nvfp4.on_grid import MAGNITUDES, GridTables, build_grid_tables
-from convertkit.grids.nvfp4.tables import ARITHMETICS, LARGEST_SCALE, Sense, float_of, global_bits_of, swap_sense
+from convertkit.grids.nvfp4.on_grid import GridTables, build_grid_tables, holds_all
+from convertkit.grids.nvfp4.tables import ARITHMETICS, Sense, float_of, global_bits_of, swap_sense
 from convertkit.grids.nvfp4.verdict import Found, Verdict
 
 NEGATIVE_ZERO = 0x8000
@@ -50,8 +49,10 @@ def by_package(
         for bits in dict.fromkeys([*(hints if sense == home else ()), *_by_amax(verdict.amax_bits, home)]):
             if reversible and not swap_sense(bits)[1]:
                 continue
+            if not holds_all(counts, bits, home, arithmetic):
+                continue
             tables = build_grid_tables(bits, home, least_scale=least_scale, arithmetic=arithmetic)
-            if _holds_all(bits, home, arithmetic, counts) and _fits(kernels, sweep, tables, arithmetic):
+            if _fits(kernels, sweep, tables, arithmetic):
                 if home == sense:
                     found = Found(bits, home, verdict.blocks, arithmetic)
                     return Verdict("grid", verdict.amax_bits, "", verdict.blocks, (found,))
@@ -67,12 +68,6 @@ def _by_amax(amax_bits: int, sense: Sense) -> list[int]:
     """Global scales of the packers by amax as they are stored in a sense."""
     made = [(row.sense, global_bits_of(name, "BF16", amax_bits)) for name, row in ARITHMETICS.items()]
     return [bits if home == sense else swap_sense(bits)[0] for home, bits in made]
-
-
-def _holds_all(bits: int, sense: Sense, arithmetic: str, counts: NDArray[np.int64]) -> bool:
-    image = np.zeros(MAGNITUDES, bool)
-    image[decode_table(bits, sense, "BF16", arithmetic)[: LARGEST_SCALE + 1, :8]] = True
-    return not counts[~image].any()
 
 
 def _fits(

@@ -72,6 +72,13 @@ def build_grid_tables(
     return GridTables(global_bits, sense, np.ascontiguousarray(table), first, starts, tries, doubled)
 
 
+def holds_all(counts: NDArray[np.int64], global_bits: int, sense: Sense, arithmetic: str = "exact") -> bool:
+    """Whether each magnitude that occurs, by ``counts`` [32768], is that of some code and block scale."""
+    image = np.zeros(MAGNITUDES, bool)
+    image[decode_table(global_bits, sense, "BF16", arithmetic)[: LARGEST_SCALE + 1, :8]] = True
+    return not counts[~image].any()
+
+
 def _grid(values: NDArray[np.uint16], tables: GridTables) -> tuple[Any, Any, Any, Any, Any]:
     """What the kernels take first."""
     blocks = flat_items(values, 2, "values").reshape(-1, BLOCK)

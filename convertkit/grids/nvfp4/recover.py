@@ -20,7 +20,7 @@ from convertkit.grids.nvfp4.cells import cells
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.devices import SearchKernels, search_kernels_of
 from convertkit.grids.nvfp4.near_grid import by_package
-from convertkit.grids.nvfp4.on_grid import INFINITY, MAGNITUDES, GridTables, build_grid_tables
+from convertkit.grids.nvfp4.on_grid import INFINITY, MAGNITUDES, GridTables, build_grid_tables, holds_all
 from convertkit.grids.nvfp4.tables import (
     ARITHMETICS,
     LARGEST_SCALE,
@@ -153,7 +153,7 @@ class _Search:
         for bits in self.candidates(hints):
             if self.reversible and not swap_sense(bits)[1]:
                 continue
-            blocks = self.all_blocks(bits) if self.image_holds_all(bits) else None
+            blocks = self.all_blocks(bits) if holds_all(self.counts, bits, self.sense) else None
             if blocks is not None:
                 return Verdict("grid", self.amax, "", blocks, (Found(bits, self.sense, blocks),))
         return None
@@ -192,12 +192,6 @@ class _Search:
         """Largest magnitude that a cell explains."""
         explained = np.tile(pattern > 0, MAGNITUDES // 128) & (self.counts > 0)
         return int(np.flatnonzero(explained[LEAST_NORMAL:])[-1]) + LEAST_NORMAL
-
-    def image_holds_all(self, bits: int) -> bool:
-        """Whether each magnitude that occurs is that of some code and block scale."""
-        image = np.zeros(MAGNITUDES, bool)
-        image[decode_table(bits, self.sense, "BF16")[: LARGEST_SCALE + 1, :8]] = True
-        return not self.counts[~image].any()
 
     def all_blocks(self, bits: int) -> int | None:
         """How many non-zero blocks there are if all lie on the grid; None at the first tile with one that does not."""
@@ -253,7 +247,7 @@ class _Search:
         largest = int(np.flatnonzero(left_over)[-1])
         rest = _Search(self.kernels, self.sweep, left_over, largest, self.sense, self.least_scale)
         for other in rest.candidates(()):
-            if rest.image_holds_all(other) and self._leaves_none(tables, other):
+            if holds_all(rest.counts, other, rest.sense) and self._leaves_none(tables, other):
                 return Found(other, self.sense, left)
         return None
 

@@ -14,10 +14,8 @@ from convertkit.release.card import VERDICTS
 from convertkit.release.card_check import CardCheck, Reality, check_card
 from convertkit.release.expected import Expected
 from convertkit.release.manifest_reader import read_manifest
-from convertkit.release.paths import MANIFEST, folder_of, join
+from convertkit.release.paths import CARD, MANIFEST, folder_of, join
 from convertkit.release.summary import EXPANSION, GATE, RELEASE_REPORT, read_report
-
-CARD = "README.md"
 
 
 def check_cards(

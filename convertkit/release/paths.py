@@ -14,6 +14,9 @@ ROWS = "MANIFEST.rows.jsonl"
 OWN_FILES = (ROWS, MANIFEST, SUMS)
 """Files that ``manifest`` writes, in the order in which it writes them: the sums come last and mark completeness."""
 
+CARD, PAGE = "README.md", "REPORT.html"
+"""The model card and the page of all reports, in the root of a release."""
+
 NEVER_LISTED = (".git", ".cache")
 """Folders, at any depth, that belong to tools and not to a release."""
 

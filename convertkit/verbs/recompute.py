@@ -32,7 +32,7 @@ from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.progress import Progress
 from convertkit.release.page import render_page
 from convertkit.release.page_parts import text
-from convertkit.release.paths import folder_of, join
+from convertkit.release.paths import PAGE, folder_of, join
 from convertkit.release.summary import AUDIT, EXPANSION, GATE, RELEASE_REPORT, read_report, read_view
 from convertkit.verbs.audit import audit
 from convertkit.verbs.gate import gate
@@ -42,7 +42,6 @@ UNLIMITED: Mapping[str, float | None] = dict.fromkeys(DEFAULT_LIMITS)
 DTYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 AUDITED = ("layout", "kind", "dialect", "tensors", "packed_linears", "dense_linears", "fused_groups", "errors")
 MEASURED = ("elements", "changed", "flushed_blocks", "saturated", "rel_rms", "sqnr_db", "cosine", "max_abs_error")
-PAGE = "REPORT.html"
 TOLERANCE = 1e-6
 """Relative; two checkers add the same squares in different tiles. Counts must be equal."""
 

@@ -19,7 +19,7 @@ from convertkit.conversion.stop import Stop
 from convertkit.conversion.syscalls import KERNEL, remove_tree, write_new
 from convertkit.release.card import render_card, render_variant_card
 from convertkit.release.page import render_page
-from convertkit.release.paths import MANIFEST, OWN_FILES, ROWS, join
+from convertkit.release.paths import CARD, MANIFEST, OWN_FILES, PAGE, ROWS, join
 from convertkit.release.provenance import PROVENANCE, render_statement
 from convertkit.release.recipe import Recipe
 from convertkit.release.reports import envelope, render_report
@@ -29,8 +29,6 @@ from convertkit.verbs.inspect import inspect
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.release_checks import Checked
 from convertkit.verbs.release_run import Made
-
-CARD, PAGE = "README.md", "REPORT.html"
 
 
 def assemble(recipe: Recipe, made: Sequence[Made], staging: Staging, stop: Stop) -> None:

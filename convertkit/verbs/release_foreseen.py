@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from convertkit.containers.folder import open_any
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.release.manifest_reader import read_earlier
-from convertkit.release.paths import OWN_FILES, join
+from convertkit.release.paths import CARD, OWN_FILES, PAGE, join
 from convertkit.release.provenance import PROVENANCE
 from convertkit.release.recipe import Recipe
 from convertkit.release.summary import RELEASE_REPORT
 from convertkit.verbs.release_variants import Job
 
-CARD, PAGE = "README.md", "REPORT.html"
 OF_THE_WHOLE = (CARD, PAGE, RELEASE_REPORT, PROVENANCE, *OWN_FILES)
 """What every release has in its root."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from convertkit.errors import refusal
 from convertkit.release.page import render_page
+from convertkit.release.paths import PAGE
 from convertkit.release.summary import View, read_view, reports_blamed
 
 
@@ -28,7 +29,7 @@ def report(
     with reports_blamed(folders):
         views = [read_view(place) for place in folders]
         data = render_page(views[0], views[1] if len(views) > 1 else None)
-    place = Path("REPORT.html" if out is None else out)
+    place = Path(PAGE if out is None else out)
     try:
         with place.open("wb" if force else "xb") as stream:
             stream.write(data)

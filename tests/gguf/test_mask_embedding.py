@@ -21,11 +21,6 @@ from tests.gguf.models import HIDDEN, write_mask_embedding, write_model
 MASK = 500
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 def bf16(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
     """Rounded to nearest even."""
     bits = values.view(np.uint32)

@@ -24,11 +24,6 @@ from tests.gguf.models import (
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 def test_nvfp4_of_dense_weights_has_two_levels(tmp_path: Path, target: Path) -> None:
     """Weights far below ggml's single-level range keep their precision by the scale of the tensor."""
     small = {

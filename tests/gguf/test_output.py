@@ -27,11 +27,6 @@ from tests.gguf.models import (
 )
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 def test_output_is_the_same_for_any_number_of_workers(tmp_path: Path, target: Path) -> None:
     source = write_model(tmp_path / "m", "dflash2")
     for workers in (1, 3):

@@ -27,11 +27,6 @@ from tests.gguf.models import (
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no mask token": ({"dflash_config": {"target_layer_ids": TAPS, "block_size": 8}}, "E_CONFIG"),
     "mask token beyond the vocabulary": (

@@ -28,11 +28,6 @@ from convertkit.verbs.to_gguf import to_gguf
 from tests.gguf.models import DRAFTERS, KINDS, write_model
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 def stored(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     opened = open_checkpoint(folder)
     with Reader(opened) as reader:

@@ -23,11 +23,6 @@ MOVED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
          "model_type")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 def speculators(flat: dict[str, Any], kind: str, **more: Any) -> dict[str, Any]:
     """A flat config in speculators form."""
     nested = {key: flat[key] for key in MOVED}

@@ -26,11 +26,6 @@ from tests.gguf.models import (
 )
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("target") / "target", "qwen3")
-
-
 def interleaved(values: NDArray[Any], heads: int) -> NDArray[Any]:
     return values.reshape(heads, 2, values.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(values.shape)
 

@@ -26,7 +26,6 @@ from convertkit.checks.wanted import Wanted, nowhere
 from convertkit.containers.reader import Reader
 from convertkit.conversion.identify import Identity, identify
 from convertkit.dialects.coverage import Coverage, runtime_names
-from convertkit.dialects.linears import roles_of
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import global_scale_findings
 from convertkit.errors import Finding
@@ -111,7 +110,6 @@ def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]
     coverage = identity.coverage
     rename = runtime_names(identity.scheme, identity.layout) if identity.scheme is not None else str
     taken = {ref.spec.name for module in packed.values() for ref in module.refs}
-    roles = roles_of([*(f"{module}.weight" for module in packed), *checkpoint.tensors], identity.layout)
     for family in families(packed).values():
         alike: dict[tuple[Any, ...], list[str]] = {}
         for name in family.names:
@@ -124,7 +122,7 @@ def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]
                 "name": family.template,
                 "count": len(names),
                 "first": names[0],
-                "role": roles[f"{names[0]}.weight"],
+                "role": identity.layout.role_of(f"{names[0]}.weight"),
                 "grid": "nvfp4",
                 "dtype": "U8",
                 "shape": list(shape),
@@ -132,7 +130,7 @@ def _rows(checkpoint: Checkpoint, identity: Identity) -> Iterator[dict[str, Any]
                 "config": stated,
             }
     for family in families(name for name in checkpoint.tensors if name not in taken).values():
-        yield from _plain_rows(family.template, family.names, checkpoint, identity, roles, coverage)
+        yield from _plain_rows(family.template, family.names, checkpoint, identity, coverage)
 
 
 def _plain_rows(
@@ -140,7 +138,6 @@ def _plain_rows(
     names: Sequence[str],
     checkpoint: Checkpoint,
     identity: Identity,
-    roles: Mapping[str, str],
     coverage: Coverage | None,
 ) -> Iterator[dict[str, Any]]:
     alike: dict[tuple[str, tuple[int, ...], str | None], list[str]] = {}
@@ -154,7 +151,7 @@ def _plain_rows(
             "name": template,
             "count": len(members),
             "first": members[0],
-            "role": roles[members[0]],
+            "role": identity.layout.role_of(members[0]),
             "grid": "as stored",
             "dtype": dtype,
             "shape": list(shape),

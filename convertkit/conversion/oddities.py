@@ -108,7 +108,7 @@ def _prefixes(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
 
 def _doubled(name: str) -> bool:
     head = name.split(".", 4)[:4]
-    return any(a == b and not a.isdecimal() for a, b in pairwise(head))
+    return len(set(head)) < len(head) and any(a == b and not a.isdecimal() for a, b in pairwise(head))
 
 
 def _dtype(checkpoint: Checkpoint) -> Iterator[Finding]:

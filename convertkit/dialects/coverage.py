@@ -51,8 +51,10 @@ class NameSet:
 
     def has(self, name: str) -> bool:
         """Whether an entry is this name, matches it, or (ModelOpt) is a parent of it."""
-        found = {self.numbers[number] for number in self.matcher.hits(name)} if self.numbers else set()
-        place = name
+        hits = self.matcher.hits(name) if self.numbers else ()
+        if not hits and not self.exact:
+            return False
+        found, place = {self.numbers[number] for number in hits}, name
         while place:
             if place in self.exact:
                 found.add(self.exact[place])

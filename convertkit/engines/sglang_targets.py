@@ -83,6 +83,9 @@ def _load(source: Source, ranks: int) -> Load:
 def _family(family: Family, specs: Mapping[str, TensorSpec], state: Loading, sizes: Sizes) -> None:
     place = _place(family.template, state, sizes)
     variants = state.built.parameters.get(place.name, ())
+    by_layer: dict[int, int] = {}
+    for number, made in enumerate(variants):
+        by_layer |= dict.fromkeys(set(made.layers) - by_layer.keys(), number)
     experts = sizes.values.get("E", 0)
     inside: dict[int, list[int]] = {}
     beyond: list[int] = []
@@ -94,8 +97,7 @@ def _family(family: Family, specs: Mapping[str, TensorSpec], state: Loading, siz
         elif layer >= state.layers and ".layers." in family.template:
             beyond.append(at)
         else:
-            fits = (number for number, made in enumerate(variants) if layer in made.layers)
-            variant = next(fits, None)
+            variant = by_layer.get(layer)
             if variant is None or (place.expert and numbers[1] >= experts):
                 lost.append(at)
             else:

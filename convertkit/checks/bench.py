@@ -44,6 +44,10 @@ class Bench:
     def staged(self, name: str) -> TensorRef:
         return self.output.checkpoint.tensors[name]
 
+    def output_bits(self, name: str) -> int:
+        """FP32 bits of a written scalar (F32 of shape [] or [1])."""
+        return self.output.f32_bits(self.staged(name))
+
 
 def broken(tensor: str, what: str, **data: Any) -> Finding:
     """A broken promise about one tensor of the output: a bug, never published."""

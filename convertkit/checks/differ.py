@@ -160,7 +160,10 @@ def _planes(
 ) -> Difference:
     """Codes and block scales byte by byte; values only if something differs."""
     codes, scales = _bits(desks, left.codes, right.codes), _bits(desks, left.block_scale, right.block_scale)
-    same = _scalar(desks[0], left) == _scalar(desks[1], right) and left.spelling.sense == right.spelling.sense
+    same = (
+        desks[0].reader.f32_bits(left.global_scale) == desks[1].reader.f32_bits(right.global_scale)
+        and left.spelling.sense == right.spelling.sense
+    )
     if codes.is_none and scales.is_none and same:
         return Difference(mine.elements, 0, None, 0.0, 0, 0)
     values = _values(desks, mine, yours, STORED)
@@ -186,10 +189,6 @@ def _are_swapped(desks: tuple[Desk, Desk], left: TensorRef, right: TensorRef) ->
     return True
 
 
-def _scalar(desk: Desk, packed: PackedModule) -> int:
-    return int.from_bytes(desk.reader.bytes_of(packed.global_scale.spec.name), "little")
-
-
 def _values(desks: tuple[Desk, Desk], mine: Weight, yours: Weight, stored: str | None) -> Difference:
     """Two spellings as values, tile by tile."""
     differing, first, largest, position = 0, None, 0.0, 0
@@ -209,7 +208,7 @@ def _tiles(
     rows = mine.shape[0] if len(mine.shape) == 2 else 1
     width = mine.elements // rows if rows else 0
     bits = [
-        _scalar(desk, side.stored) if isinstance(side.stored, PackedModule) else 0
+        desk.reader.f32_bits(side.stored.global_scale) if isinstance(side.stored, PackedModule) else 0
         for desk, side in zip(desks, (mine, yours), strict=True)
     ]
     for first, count in row_tiles(rows, width) if width else ():

@@ -21,11 +21,8 @@ MAX_LISTED = 20
 
 
 def global_bits(reader: Reader, packed: Mapping[str, PackedModule]) -> dict[str, int]:
-    """The stored FP32 bits of every global scale."""
-    return {
-        name: int.from_bytes(reader.bytes_of(module.global_scale.spec.name), "little")
-        for name, module in packed.items()
-    }
+    """The stored FP32 bits of every global scale, sound or not."""
+    return {name: reader.f32_bits(module.global_scale) for name, module in packed.items()}
 
 
 def fused_groups_of(identity: Identity, fuse: Sequence[Group] = ()) -> dict[str, Sequence[str]]:

@@ -20,7 +20,7 @@ from convertkit.conversion.survey import STORAGE
 from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
-from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
+from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, sound_global_bits
 from convertkit.dtypes import DTYPES, FLOATS, elements
 from convertkit.errors import ConvertError, Finding, finding
 
@@ -165,12 +165,7 @@ def _global_bits(desk: Desk, weight: Weight) -> int | None:
     """FP32 bits of a packed weight's global scale; a bad one is refused (status 1: it is a finding of the gate)."""
     if not isinstance(weight.stored, PackedModule):
         return None
-    ref = weight.stored.global_scale
-    bits = int.from_bytes(desk.reader.bytes_of(ref.spec.name), "little")
-    faults = global_scale_findings(ref, bits, weight.stored.spelling.sense)
-    if faults:
-        raise ConvertError(faults, status=1)
-    return bits
+    return sound_global_bits(desk.reader, (weight.stored,), status=1)[weight.stored.module]
 
 
 def _side(desk: Desk, weight: Weight, use: str, bits: int | None, first: int, rows: int, width: int) -> Side:

@@ -27,14 +27,13 @@ from convertkit.checks.gguf_rows import (
     gathered,
     head_tiles,
     order_of,
-    reciprocal,
     scalar_bits,
     source_values,
     stored_rows,
     width_of,
 )
 from convertkit.checks.pack import PackTally
-from convertkit.checks.reference import narrowed, widened
+from convertkit.checks.reference import narrowed, reciprocal, widened
 from convertkit.containers.reader import Reader
 from convertkit.conversion.gguf_mask import Reembed
 from convertkit.conversion.gguf_units import (
@@ -216,9 +215,8 @@ def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
         differing += differing_blocks(before.reshape(-1, 36), *(plane.reshape(-1) for plane in written))
     faults = [broken(codes.name, "does not hold the planes of its source", differing=differing)] if differing else []
     for spec, ref in zip(scalars, (unit.scale, unit.input_scale), strict=False):
-        stored = int.from_bytes(bench.output.bytes_of(spec.name), "little")
         bits = scalar_bits(bench.desk.reader, ref)
-        if stored != (bits if unit.spelling.sense == "multiplier" else reciprocal(bits)):
+        if bench.output_bits(spec.name) != (bits if unit.spelling.sense == "multiplier" else reciprocal(bits)):
             faults.append(broken(spec.name, "is not the scale of its source"))
     return tuple(faults), ()
 

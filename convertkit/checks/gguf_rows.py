@@ -81,15 +81,8 @@ def plane_rows(bench: Bench, source: PackedModule | BlockWeight, wanted: NDArray
 
 
 def scalar_bits(reader: Reader, ref: TensorRef | None) -> int:
-    if ref is None:
-        return ONE
-    buffer = bytearray(4)
-    reader.read_into(ref, 0, memoryview(buffer))
-    return int.from_bytes(buffer, "little")
-
-
-def reciprocal(bits: int) -> int:
-    return int((np.float32(1.0) / np.uint32(bits).view(np.float32)).view(np.uint32))
+    """FP32 bits of the one value that a reference points at; those of 1 where there is none."""
+    return ONE if ref is None else reader.f32_bits(ref)
 
 
 def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype: str) -> tuple[NDArray[Any], str]:

@@ -84,7 +84,7 @@ def verify_pack(bench: Bench, unit: Pack) -> tuple[tuple[Finding, ...], tuple[Pa
     faults: list[Finding] = []
     for number, module in enumerate(unit.modules):
         codes, scales, scalar = (bench.staged(f"{module}.{leaf}") for leaf in unit.spelling.leaves)
-        global_bits = int.from_bytes(bench.output.bytes_of(scalar.spec.name), "little")
+        global_bits = bench.output_bits(scalar.spec.name)
         member = Member()
         for tile in _tiles(bench, unit.sources[number], codes, scales):
             member += check(tile)

@@ -71,6 +71,11 @@ def bits_of(value: np.float32) -> int:
     return int(np.float32(value).view(np.uint32))
 
 
+def reciprocal(bits: int) -> int:
+    """The bits of 1/x in FP32, for those of x: a multiplier as a divisor, and back."""
+    return bits_of(np.float32(1.0) / float_of(bits))
+
+
 def widened(bits: NDArray[Any], dtype: str) -> Floats:
     """FP32 values of BF16, F16 or F32 storage bits; every one of them is exact."""
     if dtype == "BF16":

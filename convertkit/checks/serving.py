@@ -14,8 +14,8 @@ from convertkit.conversion.desk import Desk
 from convertkit.conversion.tiles import bytes_view, in_parallel
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP
-from convertkit.dialects.values import global_scale_findings
-from convertkit.errors import ConvertError, Finding, finding
+from convertkit.dialects.values import sound_global_bits
+from convertkit.errors import Finding, finding
 from convertkit.layouts.fused import Group, fused_groups
 from convertkit.layouts.layout import Layout
 
@@ -40,7 +40,7 @@ def serving_of(
     scales where the engine's treatment depends on the largest of them. ``ConvertError`` (1) for bad global scales."""
     row = ENGINES[engine]
     groups = fused_groups(packed, layout, fuse)
-    bits = _global_bits(desk, packed)
+    bits = sound_global_bits(desk.reader, packed.values(), status=1)
     largest = _largest(desk, groups, packed, workers) if row.lifts else {}
     tables: dict[str, PlaneTables] = {}
     findings: list[Finding] = []
@@ -54,17 +54,6 @@ def serving_of(
             if used != bits[module]:
                 findings.append(_unequal(engine, module, ratio(bits[module], used, senses[position])))
     return Serving(tables, tuple(findings))
-
-
-def _global_bits(desk: Desk, packed: Mapping[str, PackedModule]) -> dict[str, int]:
-    bits: dict[str, int] = {}
-    faults: list[Finding] = []
-    for module, item in packed.items():
-        bits[module] = int.from_bytes(desk.reader.bytes_of(item.global_scale.spec.name), "little")
-        faults += global_scale_findings(item.global_scale, bits[module], item.spelling.sense)
-    if faults:
-        raise ConvertError(faults, status=1)
-    return bits
 
 
 def _unequal(engine: str, module: str, factor: float) -> Finding:

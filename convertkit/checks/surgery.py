@@ -82,8 +82,8 @@ def _fault(tensor: str, what: str, **data: Any) -> Found:
 def verify_fold(bench: Bench, unit: Fold) -> Found:
     """Every pair of old and new byte: the same value exactly, or (with a loss that was allowed) the nearest one."""
     packed = unit.packed
-    before = int.from_bytes(bench.desk.reader.bytes_of(packed.global_scale.spec.name), "little")
-    after = int.from_bytes(bench.output.bytes_of(packed.global_scale.spec.name), "little")
+    before = bench.desk.reader.f32_bits(packed.global_scale)
+    after = bench.output_bits(packed.global_scale.spec.name)
     if after != unit.global_bits:
         return _fault(packed.global_scale.spec.name, "is not the shared scale")
     written = bench.staged(packed.block_scale.spec.name)

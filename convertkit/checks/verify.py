@@ -15,7 +15,7 @@ from convertkit.checkpoint import TensorRef
 from convertkit.checks.bench import Bench, Evidence, broken
 from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.expand import ExpandTally, check_expand_tile
-from convertkit.checks.reference import exact_rounded_table, narrowed, widened
+from convertkit.checks.reference import exact_rounded_table, narrowed, reciprocal, widened
 from convertkit.checks.tiles import flat_tiles, row_tiles
 from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
@@ -165,10 +165,9 @@ def _verify_respell(bench: Bench, unit: Respell) -> Evidence:
         scalars.append((specs[3].name, bench.facts.input_bits[packed.module]))
     swap = packed.spelling.sense != unit.spelling.sense
     for name, before in scalars:
-        after = int.from_bytes(bench.output.bytes_of(name), "little")
-        if after != (_reciprocal(before) if swap else before):
+        if bench.output_bits(name) != (reciprocal(before) if swap else before):
             faults.append(broken(name, "is not the scale of its source"))
-    after = int.from_bytes(bench.output.bytes_of(specs[2].name), "little")
+    after = bench.output_bits(specs[2].name)
     changed = _changed_values(bench, unit, scalars[0][1], after)
     return Evidence(unit, tuple(faults), (RespelledEvidence(packed.module, scalars[0][1], after, changed),))
 
@@ -192,10 +191,6 @@ def _changed_values(bench: Bench, unit: Respell, before: int, after: int) -> int
         spread = np.repeat(scales, GROUP // 2, axis=1)
         count += int(differs[spread, codes & 15].sum()) + int(differs[spread, codes >> 4].sum())
     return count
-
-
-def _reciprocal(bits: int) -> int:
-    return int((np.float32(1.0) / np.uint32(bits).view(np.float32)).view(np.uint32))
 
 
 VERIFIERS: Mapping[type, Callable[[Bench, Any], Evidence]] = {

@@ -69,6 +69,13 @@ class Reader:
         spec = self.checkpoint.tensors[name].spec
         return np.frombuffer(self.bytes_of(name), dtype=DTYPES[spec.dtype].storage).reshape(spec.shape)
 
+    def f32_bits(self, ref: TensorRef) -> int:
+        """The bits of the one FP32 number that ``ref`` points at: F32 of shape [] or [1], or a value inside of a
+        longer tensor."""
+        buffer = bytearray(4)
+        self.read_into(ref, 0, memoryview(buffer))
+        return int.from_bytes(buffer, "little")
+
     def _require(self, file: str, start: int, end: int) -> None:
         """``E_HUB_PARTIAL`` if the bytes are a hole where nothing was fetched."""
         if self._present is not None and start < end:

@@ -80,12 +80,8 @@ def planes_rows(desk: Desk, packed: PackedModule, first: int, last: int) -> tupl
 
 
 def scalar_bits(desk: Desk, ref: TensorRef | None) -> int:
-    """FP32 bits of the one value that a reference points at."""
-    if ref is None:
-        return ONE_BITS
-    buffer = bytearray(4)
-    desk.reader.read_into(ref, 0, memoryview(buffer))
-    return int.from_bytes(buffer, "little")
+    """FP32 bits of the one value that a reference points at; those of 1 where there is none."""
+    return ONE_BITS if ref is None else desk.reader.f32_bits(ref)
 
 
 def dense_rows(desk: Desk, source: Source, global_bits: int, first: int, last: int, dtype: str) -> tuple[Tile, str]:

@@ -13,7 +13,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.units import Search
 from convertkit.dialects.planes import find_packed
-from convertkit.dialects.values import global_scale_findings
+from convertkit.dialects.values import sound_global_bits
 from convertkit.errors import raise_all, refusal
 
 LEAST_NORMAL_SCALE = 8
@@ -50,16 +50,8 @@ def read_hints(reference: Checkpoint) -> Hints:
     if not planes.packed:
         raise refusal("E_NOT_QUANTIZED", "the checkpoint to take global scales from has no packed linear")
     with Reader(reference) as reader:
-        found = {
-            module: (int.from_bytes(reader.bytes_of(packed.global_scale.spec.name), "little"), packed.spelling.sense)
-            for module, packed in planes.packed.items()
-        }
-    raise_all(
-        fault
-        for module, (bits, sense) in found.items()
-        for fault in global_scale_findings(planes.packed[module].global_scale, bits, sense)
-    )
-    return found
+        bits = sound_global_bits(reader, planes.packed.values())
+    return {module: (bits[module], packed.spelling.sense) for module, packed in planes.packed.items()}
 
 
 def hints_of(modules: Sequence[str], hints: Hints, sense: str) -> tuple[int, ...]:

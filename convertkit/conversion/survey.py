@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from convertkit.checkpoint import TensorRef
-from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.gguf_units import Quantize, Recode, Regroup
 from convertkit.conversion.gridsearch import GridFact, off_grid_finding, search_grid
@@ -161,7 +160,7 @@ def _grid(desk: Desk, unit: Pack) -> Glimpse:
 def _scales(desk: Desk, task: tuple[PackedModule, str | None]) -> Glimpse:
     """Scales of one packed linear; ``dtype`` is that of the expansion, None if nothing is expanded."""
     packed, dtype = task
-    bits = _scalar_bits(desk.reader, packed.global_scale)
+    bits = desk.reader.f32_bits(packed.global_scale)
     faults = list(global_scale_findings(packed.global_scale, bits, packed.spelling.sense))
     found = BlockFaults()
     highest = 0
@@ -177,14 +176,10 @@ def _scales(desk: Desk, task: tuple[PackedModule, str | None]) -> Glimpse:
     faults.extend(block_scale_findings(packed, found))
     if dtype is not None and not faults:
         faults.extend(_overflow(desk, packed, bits, dtype, highest))
-    input_bits = None if packed.input_scale is None else _scalar_bits(desk.reader, packed.input_scale)
+    input_bits = None if packed.input_scale is None else desk.reader.f32_bits(packed.input_scale)
     if packed.input_scale is not None and input_bits is not None and dtype is None:
         faults.extend(global_scale_findings(packed.input_scale, input_bits, packed.spelling.sense))
     return Glimpse(packed.module, "scales", bits, input_bits, tuple(faults))
-
-
-def _scalar_bits(reader: Reader, ref: TensorRef) -> int:
-    return int.from_bytes(reader.bytes_of(ref.spec.name), "little")
 
 
 def _codes_rows(desk: Desk, packed: PackedModule, first: int, last: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

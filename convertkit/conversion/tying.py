@@ -74,7 +74,7 @@ class Tied:
 def tie_group(members: Sequence[PackedModule], reader: Reader, bundle: str, allow_loss: bool) -> Tied:
     """Fold one group. Raises E_FUSED_SCALE where no shared scale is exact, unless ``allow_loss``; E_SCALE_* for bad
     scales; E_PACK_AMBIGUOUS for parts in different spellings."""
-    bits = {item.module: _bits(reader, item) for item in members}
+    bits = {item.module: reader.f32_bits(item.global_scale) for item in members}
     _refuse_bad(members, bits, reader)
     sense = members[0].spelling.sense
     order = sorted(set(bits.values()), reverse=sense == "multiplier")
@@ -98,10 +98,6 @@ def tie_group(members: Sequence[PackedModule], reader: Reader, bundle: str, allo
         for item in members
     )
     return Tied(units, changed)
-
-
-def _bits(reader: Reader, packed: PackedModule) -> int:
-    return int.from_bytes(reader.bytes_of(packed.global_scale.spec.name), "little")
 
 
 def _ratio(bits: int, shared: int, sense: str) -> Fraction:

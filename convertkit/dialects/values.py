@@ -5,15 +5,17 @@ A global scale arrives as the stored FP32 bits, block scales as E4M3 bytes. All 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
+from convertkit.containers.reader import Reader
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP, Sense
-from convertkit.errors import Finding, Severity, finding
+from convertkit.errors import ConvertError, Finding, Severity, finding
 
 _INF = 0x7F80_0000
 _SIGN = 0x8000_0000
@@ -41,6 +43,22 @@ def global_scale_findings(
     else:
         return ()
     return (finding(code, severity, f"the global scale {what}", file=scale.file, tensor=scale.spec.name),)
+
+
+def sound_global_bits(reader: Reader, modules: Iterable[PackedModule], status: int | None = None) -> dict[str, int]:
+    """FP32 bits of the global scales as stored, by module.
+
+    Raises ``ConvertError`` with the faults of all of them (codes of ``global_scale_findings``); ``status`` replaces
+    that of the code where a bad scale is a verdict and not an unacceptable input.
+    """
+    bits: dict[str, int] = {}
+    faults: list[Finding] = []
+    for item in modules:
+        bits[item.module] = reader.f32_bits(item.global_scale)
+        faults += global_scale_findings(item.global_scale, bits[item.module], item.spelling.sense)
+    if faults:
+        raise ConvertError(faults, status)
+    return bits
 
 
 @dataclass(frozen=True, slots=True)

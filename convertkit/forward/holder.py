@@ -24,9 +24,9 @@ from convertkit.conversion.target import Target
 from convertkit.conversion.tiles import bytes_view
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
-from convertkit.dialects.values import global_scale_findings
+from convertkit.dialects.values import sound_global_bits
 from convertkit.drafter import DrafterSpec
-from convertkit.errors import ConvertError, refusal
+from convertkit.errors import refusal
 from convertkit.layouts.rules import without_model
 
 Tensor = torch.Tensor
@@ -142,12 +142,8 @@ class Holder:
         name = f"{packed.module}.weight"
         if name in self.tables:
             return self.tables[name]
-        ref = packed.global_scale
-        bits = int.from_bytes(place.desk.reader.bytes_of(ref.spec.name), "little")
-        faults = global_scale_findings(ref, bits, packed.spelling.sense)
-        if faults:
-            raise ConvertError(faults, status=1)
-        return plane_tables(bits, packed.spelling.sense, self.stored)
+        bits = sound_global_bits(place.desk.reader, (packed,), status=1)
+        return plane_tables(bits[packed.module], packed.spelling.sense, self.stored)
 
     def _rounded(self, values: Tensor) -> Tensor:
         """Values as a file of ``stored`` would hold them; planes come rounded once from their table."""

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.containers.reader import Reader
 from convertkit.dialects.planes import find_packed
-from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
+from convertkit.dialects.values import (
+    BlockFaults,
+    block_faults,
+    block_scale_findings,
+    global_scale_findings,
+    sound_global_bits,
+)
+from convertkit.errors import ConvertError
 from tests.dialects.tiny import checkpoint, planes, spec
 
 CT, MO = "compressed-tensors", "modelopt"
@@ -128,6 +136,27 @@ def test_extreme_but_good_global_scales(tmp_path: Path, bits: int, sense: Any) -
 def test_the_range_of_a_divisor_ends_where_its_reciprocal_does() -> None:
     with np.errstate(all="ignore"):
         assert np.isinf(np.float32(1) / np.uint32(0x00200000).view(np.float32))
+
+
+@pytest.mark.parametrize(("status", "ends_with"), [(None, 3), (1, 1)])
+def test_global_scales_are_read_as_bits_and_all_bad_ones_refused_together(
+    tmp_path: Path, status: int | None, ends_with: int
+) -> None:
+    specs = [*planes("a", CT, over={"weight_global_scale": ("F32", (1,))}), *planes("b"), *planes("c", MO)]
+    values = {"a.weight_global_scale": b"\x00\x00\x20\x40", "b.weight_scale_2": b"\x01\x02\x03\x3d"}
+    opened = checkpoint(tmp_path / "good", specs, values=values)
+    with Reader(opened) as reader:
+        found = sound_global_bits(reader, find_packed(opened).packed.values())
+    assert found == {"a": 0x40200000, "b": 0x3D030201, "c": 0x3F800000}
+    values |= {"a.weight_global_scale": bytes(4), "c.weight_scale_2": b"\x00\x00\x80\xbf"}
+    opened = checkpoint(tmp_path / "bad", specs, values=values)
+    with Reader(opened) as reader, pytest.raises(ConvertError) as caught:
+        sound_global_bits(reader, find_packed(opened).packed.values(), status)
+    assert [(item.code, item.where.tensor) for item in caught.value.findings] == [
+        ("E_SCALE_ZERO", "a.weight_global_scale"),
+        ("E_SCALE_SIGN", "c.weight_scale_2"),
+    ]
+    assert caught.value.status == ends_with
 
 
 def test_block_faults_count_what_loses_information(tmp_path: Path) -> None:

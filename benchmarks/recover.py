@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from convertkit.checks import packs, reference
 from convertkit.checks.pack import expected_global
-from convertkit.grids.nvfp4 import choice, encode, on_grid, recover, tables
+from convertkit.grids.nvfp4 import choice, encode, numbers, on_grid, recover, tables
 from convertkit.grids.nvfp4.verdict import Verdict
 
 Bits = NDArray[np.uint16]
@@ -44,7 +44,7 @@ class Bench:
     def _gridded(self) -> Bits:
         """The ordinary weights, packed under a global scale that their amax does not tell, and expanded again."""
         plain = tables.build_encode_tables("amax", "BF16", encode.amax_of_tile(self.ordinary))
-        bent = reference.bits_of(np.float32(tables.float_of(plain.global_bits) * np.float32(1.0017)))
+        bent = reference.bits_of(np.float32(numbers.float_of(plain.global_bits) * np.float32(1.0017)))
         encode.encode_tile(self.ordinary, tables.tables_under("amax", "BF16", bent), self.codes, self.scales)
         return self.expanded(bent)
 

@@ -39,7 +39,9 @@ def encoder_of(facts: Facts, unit: Pack, device: str = "cpu") -> Encoder:
     fact = grid_of(facts, unit)
     if fact is not None:
         return _on_grid(unit, fact, device)
-    from convertkit.grids.nvfp4.tables import ARITHMETICS, build_encode_tables, swap_sense
+    from convertkit.grids.nvfp4.arithmetics import ARITHMETICS
+    from convertkit.grids.nvfp4.numbers import swap_sense
+    from convertkit.grids.nvfp4.tables import build_encode_tables
 
     amax = facts.group_amax[unit.key]
     encode: Encode

@@ -144,7 +144,7 @@ def off_grid_finding(refs: Sequence[TensorRef], fact: GridFact) -> Finding:
 
 def grid_data(fact: GridFact) -> dict[str, Any]:
     """A fact as JSON values."""
-    from convertkit.grids.nvfp4.tables import float_of
+    from convertkit.grids.nvfp4.numbers import float_of
 
     return {
         "status": fact.status,

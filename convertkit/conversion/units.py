@@ -95,11 +95,11 @@ class Cast:
 class Pack:
     """The dense linears of one fused group (or one linear), quantized with one shared global scale.
 
-    ``arithmetic`` is a row of ``grids.nvfp4.tables.ARITHMETICS`` or ``SEARCHED``. ``modules`` and ``sources`` run in
-    parallel; all sources have one dtype, shape [out, in] and in % 16 == 0. No block scale is less than the byte
-    ``least_scale``, but where a grid needs it. ``search``: first look whether BF16 sources lie on a grid. ``auto``
-    encodes them without loss if every block does; ``lossless`` refuses them if one does not; ``part`` keeps the blocks
-    that do. ``hints`` are stored bits of global scales to try first, in the sense of ``spelling``.
+    ``arithmetic`` is a row of ``grids.nvfp4.arithmetics``, of ``ARITHMETICS`` or ``SEARCHED``. ``modules`` and
+    ``sources`` run in parallel; all sources have one dtype, shape [out, in] and in % 16 == 0. No block scale is less
+    than the byte ``least_scale``, but where a grid needs it. ``search``: first look whether BF16 sources lie on a grid.
+    ``auto`` encodes them without loss if every block does; ``lossless`` refuses them if one does not; ``part`` keeps
+    the blocks that do. ``hints`` are stored bits of global scales to try first, in the sense of ``spelling``.
     """
 
     modules: tuple[str, ...]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convertkit.checks import reference
-from convertkit.grids.nvfp4 import choice, encode, tables
+from convertkit.grids.nvfp4 import choice, encode, numbers, tables
 
 Bits = NDArray[np.uint16]
 SHAPES = ((64, 256), (16, 64), (1, 16), (1, 64), (4, 32))
@@ -45,7 +45,7 @@ def _quantized(rng: np.random.Generator, shape: tuple[int, int], how: str, heavy
     codes, scales = np.zeros((shape[0], shape[1] // 2), np.uint8), np.zeros((shape[0], shape[1] // 16), np.uint8)
     if how == "amax":
         plain = tables.build_encode_tables("amax", "BF16", amax)
-        bent = float_bits(float(tables.float_of(plain.global_bits)) * rng.uniform(1, 1.004))
+        bent = float_bits(float(numbers.float_of(plain.global_bits)) * rng.uniform(1, 1.004))
         encode.encode_tile(bits, tables.tables_under("amax", "BF16", bent), codes, scales)
         return Planes(codes, scales, bent)
     chosen = choice.build_choice_tables(how, "BF16", amax)

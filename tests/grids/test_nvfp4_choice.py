@@ -13,7 +13,7 @@ from convertkit.checks import reference
 from convertkit.checks.compare import Dense, Planes, compare_tile
 from convertkit.checks.fidelity import metrics
 from convertkit.grids import dense
-from convertkit.grids.nvfp4 import choice, encode, tables
+from convertkit.grids.nvfp4 import choice, encode, numbers, tables
 
 DTYPES = ("BF16", "F16", "F32")
 CODES = [Fraction(n, 2) for n in reference.HALVES]
@@ -63,7 +63,7 @@ def test_mse_takes_the_exact_optimum_over_its_candidates(dtype: str) -> None:
     values = samples(dtype)
     _, scales, global_bits = chosen(values, dtype, "mse")
     assert global_bits == tables.build_encode_tables("amax", dtype, encode.amax_of_tile(values)).global_bits
-    scale, bases = Fraction(float(tables.float_of(global_bits))), by_amax(values, dtype, global_bits).reshape(-1)
+    scale, bases = Fraction(float(numbers.float_of(global_bits))), by_amax(values, dtype, global_bits).reshape(-1)
     for block, base, byte in zip(blocks_of(values, dtype), bases.tolist(), scales.reshape(-1).tolist(), strict=True):
         tried = {base, *range(max(base - 4, (base + 1) // 2, 1), min(base + 8, 126) + 1)}
         assert byte in tried
@@ -77,8 +77,8 @@ def test_four_over_six_takes_the_better_of_two(dtype: str) -> None:
     values = samples(dtype)
     _, scales, global_bits = chosen(values, dtype, "four-over-six")
     amax = float(reference.widened(values, dtype).max())
-    assert tables.float_of(global_bits) == np.float32(np.float32(amax) / np.float32(1536))
-    scale, bases = Fraction(float(tables.float_of(global_bits))), by_amax(values, dtype, global_bits).reshape(-1)
+    assert numbers.float_of(global_bits) == np.float32(np.float32(amax) / np.float32(1536))
+    scale, bases = Fraction(float(numbers.float_of(global_bits))), by_amax(values, dtype, global_bits).reshape(-1)
     fours = 0
     for block, base, byte in zip(blocks_of(values, dtype), bases.tolist(), scales.reshape(-1).tolist(), strict=True):
         largest = max(abs(w) for w in block)
@@ -98,7 +98,7 @@ def test_four_over_six_takes_the_better_of_two(dtype: str) -> None:
 def test_codes_are_those_of_the_chosen_scale(dtype: str, name: str) -> None:
     values = samples(dtype)
     codes, scales, global_bits = chosen(values, dtype, name)
-    unit = np.repeat(tables.E4M3[scales] * tables.float_of(global_bits), 16, axis=1)
+    unit = np.repeat(numbers.E4M3[scales] * numbers.float_of(global_bits), 16, axis=1)
     quotient = reference.widened(values, dtype) / unit
     grid = np.array([float(c) for c in CODES])
     middles = (grid[1:] + grid[:-1]) / 2

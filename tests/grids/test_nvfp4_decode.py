@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from convertkit.grids import dense
-from convertkit.grids.nvfp4 import decode, encode, tables
+from convertkit.grids.nvfp4 import decode, encode, numbers, tables
 from tests.grids import float_reference as reference
 
 DTYPES = ("BF16", "F16", "F32")
@@ -20,7 +20,7 @@ GLOBALS = (0x3F800000, 0x39C30C31, 0x00800000, 0x3A7FFFFF, 0x00000001, 0x006ABCD
 
 
 def exact_rows(global_bits: int, sense: str, dtype: str, bytes_: range) -> NDArray[Any]:
-    scale = Fraction(float(tables.float_of(global_bits)))
+    scale = Fraction(float(numbers.float_of(global_bits)))
     rows = np.zeros((len(bytes_), 16), np.int64)
     for i, byte in enumerate(bytes_):
         for code in range(16):
@@ -67,7 +67,7 @@ def test_one_rounding_and_three_differ_for_a_rare_global_scale() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("global_bits", GLOBALS)
 def test_package_tables_follow_their_fp32_steps(global_bits: int, dtype: str) -> None:
-    scale = tables.float_of(global_bits)
+    scale = numbers.float_of(global_bits)
     magnitude = np.array([float(v) for v in reference.CODE_VALUES], np.float32)
     bytes_ = np.array([float(reference.scale_value(b)) for b in range(127)], np.float32)
     with np.errstate(all="ignore"):
@@ -87,7 +87,7 @@ def test_package_tables_follow_their_fp32_steps(global_bits: int, dtype: str) ->
 
 
 def test_a_package_reads_the_other_sense_as_its_reciprocal() -> None:
-    swapped, _ = tables.swap_sense(0x39C30C33)
+    swapped, _ = numbers.swap_sense(0x39C30C33)
     for arithmetic, own, other in (
         ("modelopt", "multiplier", "divisor"),
         ("compressed-tensors", "divisor", "multiplier"),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from convertkit.grids import dense
-from convertkit.grids.nvfp4 import encode, tables
+from convertkit.grids.nvfp4 import arithmetics, encode, numbers, tables
 from tests.grids import float_reference as reference
 
-ARITHMETICS = tuple(tables.ARITHMETICS)
+ARITHMETICS = tuple(arithmetics.ARITHMETICS)
 DTYPES = ("BF16", "F16", "F32")
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8], tables.EncodeTables]
 
@@ -112,7 +112,7 @@ def test_a_quotient_that_underflows_loses_its_sign() -> None:
     values[0, 16] = np.float32(6).view(np.uint32)
     values[0, 17] = 0x80000001
     codes, scales, built = encoded(values, "F32", "amax")
-    assert tables.float_of(built.global_bits) == 2688
+    assert numbers.float_of(built.global_bits) == 2688
     assert (scales.tolist(), codes[0, 0], codes[0, 8]) == ([[0x7E, 0x01]], 0x07, 0x02)
     codes, _, _ = encoded(values, "F32", "amax", int(np.float32(1e-3).view(np.uint32)))
     assert codes[0, 0] >> 4 == 8

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from convertkit.checks import reference
-from convertkit.grids.nvfp4 import cells, encode, on_grid, recover, tables
+from convertkit.grids.nvfp4 import cells, encode, numbers, on_grid, recover, tables
 from convertkit.grids.nvfp4.verdict import Found
 from tests.grids.grid_tensors import KINDS, SHAPES, Planes, bf16, decoded, float_bits, planes
 
@@ -49,7 +49,7 @@ def test_a_hundred_tensors_of_each_kind_come_back_equal(kind: str) -> None:
     told = 0
     for seed in range(100):
         values = decoded(planes(kind, SHAPES[seed % len(SHAPES)], seed))
-        sense: tables.Sense = "divisor" if seed % 2 else "multiplier"
+        sense: numbers.Sense = "divisor" if seed % 2 else "multiplier"
         verdict = recover.find_grid(lambda values=values: (values,), sense=sense)  # type: ignore[misc]
         if sense == "divisor" and "no divisor" in verdict.reason:
             told += 1
@@ -80,7 +80,7 @@ def test_the_recovered_scale_is_that_of_the_source_within_its_interval(kind: str
         source = planes(kind, (64, 256), seed)
         values = decoded(source)
         verdict = recover.find_grid(lambda values=values: (values,))  # type: ignore[misc]
-        ratio = float(tables.float_of(verdict.found[0].global_bits)) / float(tables.float_of(source.global_bits))
+        ratio = float(numbers.float_of(verdict.found[0].global_bits)) / float(numbers.float_of(source.global_bits))
         assert abs(np.log2(ratio) - round(np.log2(ratio))) < 2e-3
         if round(np.log2(ratio)) == 0:
             assert np.array_equal(packed(values, verdict.found[0]).scales, source.scales)
@@ -106,7 +106,7 @@ def test_a_wrong_hint_does_no_harm() -> None:
 
 
 @pytest.mark.parametrize(("sense", "package"), [("multiplier", "modelopt"), ("divisor", "compressed-tensors")])
-def test_the_package_expands_the_found_scale_to_the_same_bits(sense: tables.Sense, package: str) -> None:
+def test_the_package_expands_the_found_scale_to_the_same_bits(sense: numbers.Sense, package: str) -> None:
     """The scale is taken from the middle of its interval, so that intermediate roundings change nothing."""
     for seed in range(20):
         values = decoded(planes("amax", (64, 256), seed))
@@ -155,7 +155,7 @@ def test_products_so_near_a_tie_that_modelopt_rounds_them_otherwise_are_found_by
         if found.arithmetic != "exact":
             assert (found.arithmetic, found.global_bits, found.sense) == ("modelopt", bits, "multiplier")
             divisor = recover.find_grid(lambda values=values: (values,), sense="divisor")  # type: ignore[misc]
-            assert f"ModelOpt's own steps expand with weight_scale_2 {tables.float_of(bits):.9g}" in divisor.reason
+            assert f"ModelOpt's own steps expand with weight_scale_2 {numbers.float_of(bits):.9g}" in divisor.reason
             assert (divisor.status, len(divisor.found)) == ("part", 1)
             signed = values.copy()
             signed[0, np.flatnonzero(signed[0] == 0)[0]] = 0x8000  # ModelOpt expands no code to -0
@@ -197,7 +197,7 @@ def test_two_grids_in_one_tensor_are_named() -> None:
     assert verdict.status == "several"
     assert sum(item.blocks for item in verdict.found) == verdict.blocks
     for found, source in zip(verdict.found, (one, two), strict=True):
-        ratio = float(tables.float_of(found.global_bits)) / float(tables.float_of(source.global_bits))
+        ratio = float(numbers.float_of(found.global_bits)) / float(numbers.float_of(source.global_bits))
         assert abs(np.log2(ratio) - round(np.log2(ratio))) < 2e-3
 
 
@@ -205,10 +205,10 @@ def test_scales_that_were_rounded_to_bf16_first_are_seldom_claimed() -> None:
     """bf(c * bf(s * g)) is another arithmetic; where it is not on the grid it must not be called so."""
     for seed in range(30):
         source = planes("random", (64, 256), seed)
-        scale = tables.E4M3[source.scales] * tables.float_of(source.global_bits)
+        scale = numbers.E4M3[source.scales] * numbers.float_of(source.global_bits)
         unit = reference.widened(reference.narrowed(scale.astype(np.float32), "BF16"), "BF16")
         nibbles = np.stack([source.codes & 15, source.codes >> 4], axis=-1).reshape(64, -1)
-        values = bf16((tables.E2M1[nibbles] * np.repeat(unit, 16, axis=1)).astype(np.float64))
+        values = bf16((numbers.E2M1[nibbles] * np.repeat(unit, 16, axis=1)).astype(np.float64))
         verdict = recover.find_grid(lambda values=values: (values,), thorough=True)  # type: ignore[misc]
         if verdict.status == "grid":
             assert np.array_equal(decoded(packed(values, verdict.found[0])), values)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convertkit.grids.nvfp4 import tables
+from convertkit.grids.nvfp4 import arithmetics, numbers, tables
 from tests.grids import float_reference as reference
 
-ARITHMETICS = tuple(tables.ARITHMETICS)
+ARITHMETICS = tuple(arithmetics.ARITHMETICS)
 DTYPES = ("BF16", "F16", "F32")
 # Group amaxes: ordinary, extreme, at powers of two, subnormal.
 AMAXES = {
@@ -19,11 +19,11 @@ AMAXES = {
 
 
 def test_grids_hold_the_published_values() -> None:
-    assert [float(v) for v in tables.E2M1[:8]] == [float(v) for v in reference.CODE_VALUES]
-    assert (np.signbit(tables.E2M1) == (np.arange(16) >= 8)).all()
+    assert [float(v) for v in numbers.E2M1[:8]] == [float(v) for v in reference.CODE_VALUES]
+    assert (np.signbit(numbers.E2M1) == (np.arange(16) >= 8)).all()
     exact = [float(reference.scale_value(byte)) for byte in range(256) if byte & 0x7F != 0x7F]
-    assert tables.E4M3[np.arange(256) & 0x7F != 0x7F].tolist() == exact
-    assert np.isnan(tables.E4M3[[0x7F, 0xFF]]).all()
+    assert numbers.E4M3[np.arange(256) & 0x7F != 0x7F].tolist() == exact
+    assert np.isnan(numbers.E4M3[[0x7F, 0xFF]]).all()
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
@@ -35,7 +35,7 @@ def test_every_block_amax_gets_the_scale_of_the_float_formula(arithmetic: str, d
     for group in AMAXES[dtype]:
         built = tables.build_encode_tables(arithmetic, dtype, group)
         _, scales, scale = reference.encode(arithmetic, dtype, blocks, group)
-        assert tables.float_of(built.global_bits) == scale
+        assert numbers.float_of(built.global_bits) == scale
         assert np.array_equal(built.scale_bytes[amaxes], scales[:, 0])
 
 
@@ -46,7 +46,7 @@ def test_every_magnitude_under_every_scale_gets_the_code_of_the_float_formula(ar
     values = reference.floats(magnitudes, dtype)
     for group in AMAXES[dtype][:4]:
         built = tables.build_encode_tables(arithmetic, dtype, group)
-        scale = tables.float_of(built.global_bits)
+        scale = numbers.float_of(built.global_bits)
         for byte in range(1, 127):
             with np.errstate(all="ignore"):
                 block = np.float32(float(reference.scale_value(byte)))
@@ -69,9 +69,9 @@ def test_f32_thresholds_change_the_result_exactly_where_they_say(arithmetic: str
         _, scales, _ = reference.encode(arithmetic, "F32", blocks, group)
         expected = np.searchsorted(built.scale_bounds[:127], blocks[:, 0], side="right") - 1
         assert np.array_equal(scales[:, 0], np.where(expected == 0, built.zero_byte, expected))
-    scale = tables.float_of(built.global_bits)
+    scale = numbers.float_of(built.global_bits)
     with np.errstate(all="ignore"):
-        blocks_value = tables.E4M3[1:127, None]
+        blocks_value = numbers.E4M3[1:127, None]
         unit = blocks_value * scale if built.sense == "multiplier" else blocks_value / scale
         past = (built.code_bounds[1:127] + 1).astype(np.uint32).view(np.float32) / unit
         before = built.code_bounds[1:127].astype(np.uint32).view(np.float32) / unit
@@ -89,7 +89,7 @@ def test_no_group_gets_an_unusable_scale(arithmetic: str, dtype: str, reversible
     for group in (0, *AMAXES[dtype]):
         built = tables.build_encode_tables(arithmetic, dtype, group, reversible=reversible)
         assert 0 < built.global_bits < 0x7F800000
-        assert np.isfinite(tables.float_of(tables.swap_sense(built.global_bits)[0]))
+        assert np.isfinite(numbers.float_of(numbers.swap_sense(built.global_bits)[0]))
         assert built.scale_bytes.max() <= 126
         if dtype != "F32":
             assert built.scale_bytes.min() >= 1
@@ -103,17 +103,12 @@ def test_a_group_of_zeros_gets_the_scale_one() -> None:
             assert (built.global_bits, built.zero_byte) == (0x3F800000, byte)
 
 
-def test_deviations_from_the_tools_are_told() -> None:
-    assert tables.deviation("amax", "BF16", 0) == "zero"
-    assert tables.deviation("amax", "F32", 1) == "tiny"
-    # 2688 * 2^-126: the least amax whose scale is a normal number.
-    least = 0x0628
-    assert tables.deviation("amax", "BF16", least - 1) == "tiny"
-    assert tables.deviation("amax", "BF16", least) == ""
-    assert tables.build_encode_tables("amax", "BF16", least).global_bits == 0x00800000
-    assert tables.build_encode_tables("amax", "BF16", least - 1).global_bits == 0x00800000
-    assert tables.deviation("amax", "F16", 1) == ""
-    assert tables.deviation("amax-llmcompressor", "BF16", 0) == ""
+@pytest.mark.parametrize(("dtype", "border"), [("BF16", 0x0628), ("F32", 0x06280000)])
+def test_no_scale_of_modelopts_arithmetic_is_below_the_normal_numbers(dtype: str, border: int) -> None:
+    # 2688 * 2^-126 is the least amax whose scale is a normal number.
+    for group in (1, border - 1, border):
+        assert tables.build_encode_tables("amax", dtype, group).global_bits == 0x00800000
+    assert tables.build_encode_tables("amax", dtype, border + 1).global_bits > 0x00800000
 
 
 def test_llmcompressor_falls_back_to_one_where_its_scale_overflows() -> None:
@@ -135,25 +130,25 @@ def test_reversible_scales_invert_back() -> None:
     rng = np.random.default_rng(3)
     moved = 0
     for bits in rng.integers(0x30000000, 0x48000000, 400).tolist():
-        found = tables.reversible_global(bits)
-        value = tables.float_of(found)
+        found = numbers.reversible_global(bits)
+        value = numbers.float_of(found)
         assert found >= bits
         assert np.float32(1) / (np.float32(1) / value) == value
         for skipped in range(bits, found):
-            other = tables.float_of(skipped)
+            other = numbers.float_of(skipped)
             assert np.float32(1) / (np.float32(1) / other) != other
         moved += found != bits
     assert 20 < moved < 120
     with pytest.raises(ValueError, match="no reversible scale"):
-        tables.reversible_global(0x7F800000)
+        numbers.reversible_global(0x7F800000)
 
 
 def test_swapping_the_sense_gives_the_reciprocal() -> None:
-    assert tables.swap_sense(0x3F800000) == (0x3F800000, True)
-    assert tables.swap_sense(0x39C30C31) == (0x45280000, True)  # fl(1/2688) and 2688
-    assert tables.swap_sense(0x00000001) == (0x7F800000, False)
-    lossy = next(bits for bits in range(0x3FC00000, 0x3FC01000) if not tables.swap_sense(bits)[1])
-    assert tables.reversible_global(lossy) > lossy
+    assert numbers.swap_sense(0x3F800000) == (0x3F800000, True)
+    assert numbers.swap_sense(0x39C30C31) == (0x45280000, True)  # fl(1/2688) and 2688
+    assert numbers.swap_sense(0x00000001) == (0x7F800000, False)
+    lossy = next(bits for bits in range(0x3FC00000, 0x3FC01000) if not numbers.swap_sense(bits)[1])
+    assert numbers.reversible_global(lossy) > lossy
 
 
 def test_nonfinite_groups_are_refused() -> None:

@@ -18,7 +18,7 @@ from compressed_tensors.quantization import preset_name_to_scheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
-from convertkit.grids.nvfp4 import decode, encode, tables
+from convertkit.grids.nvfp4 import arithmetics, decode, encode, numbers, tables
 from tests.oracle import planes, real_checkpoints
 
 pytestmark = pytest.mark.oracle
@@ -57,7 +57,7 @@ def theirs(bits: NDArray[Any], dtype: str) -> Result:
     return (
         packed["weight_packed"].numpy(),
         packed["weight_scale"].view(torch.uint8).numpy(),
-        tables.bits_of(scale.numpy()[0]),
+        numbers.bits_of(scale.numpy()[0]),
     )
 
 
@@ -114,13 +114,13 @@ def test_every_group_amax_gets_the_same_global_scale(dtype: str) -> None:
     largest = as_torch(amaxes, dtype)
     clamped = torch.clamp(largest, min=torch.finfo(TORCH[dtype]).tiny)
     expected = torch.nan_to_num(2688 / clamped, nan=1.0, posinf=1.0).float().numpy().view(np.uint32)
-    row = tables.ARITHMETICS["amax-llmcompressor"]
+    row = arithmetics.ARITHMETICS["amax-llmcompressor"]
     with np.errstate(all="ignore"):
-        found = [tables.bits_of(row.global_scale(amax, dtype)) for amax in largest.float().numpy()]
+        found = [numbers.bits_of(row.global_scale(amax, dtype)) for amax in largest.float().numpy()]
     assert found == expected.tolist()
     for bits in (0, 1, 0x0080, 0x2A55, 0x3C01):
         single = as_torch(np.array([bits], np.uint16), dtype)
-        assert found[bits] == tables.bits_of(generate_gparam(-single, single).numpy()[0])
+        assert found[bits] == numbers.bits_of(generate_gparam(-single, single).numpy()[0])
 
 
 @pytest.mark.parametrize("global_bits", [0x3F800000, 0x44E00000, 0x45280001, 0x7F000000, 0x00800000])
@@ -128,7 +128,7 @@ def test_dequantize_gives_the_same_bits(global_bits: int) -> None:
     codes = np.tile(np.arange(8, dtype=np.uint8) * 0x22 + 0x10, (127, 1))
     scales = np.arange(127, dtype=np.uint8)[:, None]
     stored = torch.from_numpy(scales).view(torch.float8_e4m3fn)
-    divisor = torch.from_numpy(np.array([tables.float_of(global_bits)]))
+    divisor = torch.from_numpy(np.array([numbers.float_of(global_bits)]))
     state = {"weight_packed": torch.from_numpy(codes), "weight_scale": stored, "weight_global_scale": divisor}
     for dtype, kind in TORCH.items():
         # decompress() writes BF16; other types come from the function underneath.

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from convertkit.checks.reference import exact_rounded_table
-from convertkit.grids.nvfp4 import on_grid, recover, tables
+from convertkit.grids.nvfp4 import numbers, on_grid, recover
 from convertkit.verbs.case import Result
 from convertkit.verbs.dequant import dequant
 from convertkit.verbs.pack import pack_nvfp4
@@ -60,7 +60,7 @@ CASES = {
 @pytest.mark.parametrize("hinted", [False, True])
 @pytest.mark.parametrize("sense", ["multiplier", "divisor"])
 @pytest.mark.parametrize("name", list(CASES))
-def test_expanded_packs_are_found_on_their_grid(name: str, sense: tables.Sense, hinted: bool) -> None:
+def test_expanded_packs_are_found_on_their_grid(name: str, sense: numbers.Sense, hinted: bool) -> None:
     expand, own, leaf = CASES[name]
     planes = load_file(FIXTURES / name / "model.safetensors")
     modules = sorted(key.removesuffix(f".{leaf}") for key in planes if key.endswith(f".{leaf}"))

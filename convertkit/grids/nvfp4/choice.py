@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from convertkit.grids.dense import cast
 from convertkit.grids.nvfp4 import kernels_choice as kernels
 from convertkit.grids.nvfp4.encode import flat_items
-from convertkit.grids.nvfp4.tables import BLOCK, E4M3, EncodeTables, build_encode_tables, float_of, tables_under
+from convertkit.grids.nvfp4.numbers import BLOCK, E4M3, float_of
+from convertkit.grids.nvfp4.tables import EncodeTables, build_encode_tables, tables_under
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ CHOICES: dict[str, Choice] = {
     "mse": Choice(4, 8, "mse"),
     "four-over-six": Choice(0, 0, "four-over-six, largest code 4"),
 }
-"""By the name used in plans: each is a row of ``tables.SEARCHED``."""
+"""By the name used in plans: each is a row of ``arithmetics.SEARCHED``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

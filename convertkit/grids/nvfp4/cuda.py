@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from convertkit.backends import cuda as gpu
 from convertkit.grids.dense import cast
 from convertkit.grids.nvfp4.choice import ChoiceTables, error_units
+from convertkit.grids.nvfp4.numbers import BLOCK, E4M3, float_of
 from convertkit.grids.nvfp4.on_grid import NO_TABLES, GridTables
-from convertkit.grids.nvfp4.tables import BLOCK, E4M3, EncodeTables, float_of
+from convertkit.grids.nvfp4.tables import EncodeTables
 
 require_cuda = gpu.require_cuda
 PROGRAM = gpu.Program("convertkit.grids.nvfp4", "kernels.cu")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from convertkit.grids.dense import float_type, from_float32
 from convertkit.grids.nvfp4 import kernels
 from convertkit.grids.nvfp4.encode import flat_items
-from convertkit.grids.nvfp4.tables import BLOCK, E2M1, E4M3, float_of, reversible_global, swap_sense
+from convertkit.grids.nvfp4.numbers import BLOCK, E2M1, E4M3, float_of, reversible_global, swap_sense
 
 __all__ = ["DECODE_ARITHMETICS", "decode_table", "decode_tile", "paired", "reversible_global", "swap_sense"]
 

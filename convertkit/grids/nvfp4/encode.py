@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from convertkit.grids.dense import float_type
 from convertkit.grids.nvfp4 import kernels
-from convertkit.grids.nvfp4.tables import BLOCK, EncodeTables
+from convertkit.grids.nvfp4.numbers import BLOCK
+from convertkit.grids.nvfp4.tables import EncodeTables
 
 
 def flat_items(array: NDArray[Any], itemsize_bytes: int, what: str) -> NDArray[Any]:

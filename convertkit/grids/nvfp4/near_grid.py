@@ -14,9 +14,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from convertkit.grids.nvfp4.arithmetics import ARITHMETICS
 from convertkit.grids.nvfp4.devices import SearchKernels
+from convertkit.grids.nvfp4.numbers import Sense, float_of, swap_sense
 from convertkit.grids.nvfp4.on_grid import GridTables, build_grid_tables, holds_all
-from convertkit.grids.nvfp4.tables import ARITHMETICS, Sense, float_of, global_bits_of, swap_sense
+from convertkit.grids.nvfp4.tables import global_bits_of
 from convertkit.grids.nvfp4.verdict import Found, Verdict
 
 NEGATIVE_ZERO = 0x8000

@@ -12,7 +12,8 @@ from convertkit.grids.dense import FLOAT_TYPES
 from convertkit.grids.nvfp4 import kernels_recover as kernels
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.encode import flat_items
-from convertkit.grids.nvfp4.tables import BLOCK, LARGEST_SCALE, EncodeTables, Sense, swap_sense, tables_under
+from convertkit.grids.nvfp4.numbers import BLOCK, LARGEST_SCALE, Sense, swap_sense
+from convertkit.grids.nvfp4.tables import EncodeTables, tables_under
 
 MAGNITUDES = 1 << 15
 INFINITY = FLOAT_TYPES["BF16"].infinity

@@ -16,22 +16,22 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from convertkit.grids.nvfp4.arithmetics import ARITHMETICS
 from convertkit.grids.nvfp4.cells import cells
 from convertkit.grids.nvfp4.decode import decode_table
 from convertkit.grids.nvfp4.devices import SearchKernels, search_kernels_of
 from convertkit.grids.nvfp4.near_grid import by_package
-from convertkit.grids.nvfp4.on_grid import INFINITY, MAGNITUDES, GridTables, build_grid_tables, holds_all
-from convertkit.grids.nvfp4.tables import (
-    ARITHMETICS,
+from convertkit.grids.nvfp4.numbers import (
     LARGEST_SCALE,
     SMALLEST_GLOBAL,
     Sense,
     bits_of,
     float_of,
-    global_bits_of,
     reversible_global,
     swap_sense,
 )
+from convertkit.grids.nvfp4.on_grid import INFINITY, MAGNITUDES, GridTables, build_grid_tables, holds_all
+from convertkit.grids.nvfp4.tables import global_bits_of
 from convertkit.grids.nvfp4.verdict import Found, Verdict
 
 Sweep = Callable[[], Iterable[NDArray[np.uint16]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from convertkit.grids.nvfp4.tables import Sense
+from convertkit.grids.nvfp4.numbers import Sense
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,9 @@ CLI_INTRO = """\
 # The command line
 
 Each command has the same shared options: `--json` prints one JSON document on standard output, and nothing else
-there; `--quiet` prints no text and no progress; `--traceback` shows where in the program an error arose. Errors go to
-standard error. Progress goes to standard error too, and only when it is a terminal.
+there, as its [schema](reports.md#documents-of---json) says; `--quiet` prints no text and no progress; `--traceback`
+shows where in the program an error arose. Errors go to standard error. Progress goes to standard error too, and only
+when it is a terminal.
 
 | exit status | meaning |
 |--:|---|

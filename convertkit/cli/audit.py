@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from convertkit.cli.common import SourcePath, shared_options, source_argument, workers_option
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, findings_text, table
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def command(
             src, fuse=fuse, scan=scan, engines=engines, target_model=target_model, tp=tp, against=against,
             report=report, workers=workers, progress=progress,
         )  # fmt: skip
-        return Outcome(made.document, "\n".join(lines(made)), made.status)
+        said = made.document if report is not None else document_of("audit", made.document)
+        return Outcome(said, "\n".join(lines(made)), made.status)
 
     return run(shared, work)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import SourcePath, force_option, shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, pairs, path_text
 
 
@@ -68,7 +68,6 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
     width = next((values.shape[1] for values in made.hidden.values()), 0)
     sequences = len(set(made.sequences.tolist()))
     about = {
-        "schema": "convertkit.calibration/1",
         "path": out.name,
         "origin": made.origin,
         "target": made.target,
@@ -93,7 +92,7 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
             f"{about['positions']} in {count_text(sequences, 'sequence')}, {about['recorded']} by the target",
         ),
     ]
-    return Outcome(about, pairs(lines))
+    return Outcome(document_of("calibration", about), pairs(lines))
 
 
 USED = {

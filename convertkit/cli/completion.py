@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from convertkit.cli.common import shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -35,6 +35,6 @@ def command(shell: str, shared: Shared) -> int:
 
     def work(progress: object) -> Outcome:
         text = script(shell)
-        return Outcome({"shell": shell, "script": text}, text)
+        return Outcome(document_of("completion", {"shell": shell, "script": text}), text)
 
     return run(shared, work)

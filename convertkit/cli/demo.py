@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from convertkit.cli.common import force_option, shared_options, workers_option
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, size_text
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def outcome(made: DemoResult) -> Outcome:
         {"title": step.title, "folder": step.folder.name, "status": step.status, "facts": step.facts}
         for step in made.steps
     ]
-    document = {"schema": "convertkit.demo/1", "output": str(made.out), "status": made.status, "steps": steps}
-    return Outcome(document, "\n".join(text(made)), made.status)
+    values = {"output": str(made.out), "status": made.status, "steps": steps}
+    return Outcome(document_of("demo", values), "\n".join(text(made)), made.status)
 
 
 def _written(facts: Mapping[str, Any]) -> Iterator[str]:

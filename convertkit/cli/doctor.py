@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from convertkit.cli.common import shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import table
 
 
@@ -31,7 +31,7 @@ def command(folder: Path, shared: Shared) -> int:
             rows = [(item.name, item.found or item.state, item.hint) for item in items]
             lines += [table((group, "found", "for"), rows), ""]
         lines.append("something is missing" if bad else "ready")
-        document = {"schema": "convertkit.doctor/1", "checks": [asdict(item) for item in checks], "ready": not bad}
-        return Outcome(document, "\n".join(lines), int(bad))
+        values = {"checks": [asdict(item) for item in checks], "ready": not bad}
+        return Outcome(document_of("doctor", values), "\n".join(lines), int(bad))
 
     return run(shared, work)

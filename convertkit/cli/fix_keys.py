@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import SourcePath, shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, findings_text, pairs, size_text, table
 from convertkit.cli.writing import outcome, refuse_shard_size, writing_options
 
@@ -87,8 +87,7 @@ def _presets() -> Outcome:
     from convertkit.layouts.presets import PRESETS
 
     rows = [(preset.name, preset.summary) for preset in PRESETS.values()]
-    document = {
-        "schema": "convertkit.presets/1",
+    values = {
         "presets": [
             {
                 "name": row.name,
@@ -99,7 +98,7 @@ def _presets() -> Outcome:
             for row in PRESETS.values()
         ],
     }  # fmt: skip
-    return Outcome(document, pairs(rows))
+    return Outcome(document_of("presets", values), pairs(rows))
 
 
 def said(made: Any) -> Outcome:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from convertkit.cli.common import shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import pairs
 
 
@@ -19,6 +19,6 @@ def command(shared: Shared) -> int:
 
     def work(progress: object) -> Outcome:
         text = pairs(((row.name, row.meaning) for row in FORMATS.values()), indent=0)
-        return Outcome({"formats": [asdict(row) for row in FORMATS.values()]}, text)
+        return Outcome(document_of("formats", {"formats": [asdict(row) for row in FORMATS.values()]}), text)
 
     return run(shared, work)

@@ -10,7 +10,7 @@ import click
 
 from convertkit.cli.common import shared_options, source_argument
 from convertkit.cli.drafter_text import drafter_lines
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, cut, pairs, size_text, table
 from convertkit.errors import shown
 
@@ -32,8 +32,8 @@ def command(src: Path, tensors: bool, scan: bool, shared: Shared) -> int:
     from convertkit.verbs.inspect import inspect
 
     def work(progress: object) -> Outcome:
-        document = inspect(src, tensors=tensors, scan=scan)
-        return Outcome(document, "\n".join(lines(document)))
+        seen = inspect(src, tensors=tensors, scan=scan)
+        return Outcome(document_of("inspect", seen), "\n".join(lines(seen)))
 
     return run(shared, work)
 

@@ -59,7 +59,7 @@ COMMANDS: dict[str, Row] = {
     "verify": Row("convertkit.cli.verify", "Verify a folder against its manifest."),
     "sign": Row("convertkit.cli.sign", "Sign a release with a key or a certificate."),
     "formats": Row("convertkit.cli.formats", "List the formats that can be converted to."),
-    "schema": Row("convertkit.cli.schema", "Print the JSON Schema of a report."),
+    "schema": Row("convertkit.cli.schema", "Print the JSON Schema of a report or a document of --json."),
     "demo": Row("convertkit.cli.demo", "Make a small drafter, pack, expand, gate, audit and verify it."),
     "doctor": Row("convertkit.cli.doctor", "Tell what is installed and what this machine can do."),
     "completion": Row("convertkit.cli.completion", "Print the completion script for a shell."),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import dry_run_option, folder_argument, shared_options, workers_option
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, findings_text, pairs, shown_cell, size_text
 
 
@@ -42,8 +42,7 @@ def command(folder: Path, supersedes: Path | None, dry_run: bool, workers: int, 
 
 
 def outcome(summary: Mapping[str, Any], dry_run: bool) -> Outcome:
-    document = {"schema": "convertkit.manifest-result/1", **summary, "dry_run": dry_run}
-    return Outcome(document, text(summary, dry_run))
+    return Outcome(document_of("manifest-result", {**summary, "dry_run": dry_run}), text(summary, dry_run))
 
 
 def text(summary: Mapping[str, Any], dry_run: bool) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from convertkit.cli.common import dry_run_option, force_option, resume_option, shared_options, workers_option
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, findings_text, pairs, path_text, size_text, table
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _init(source: str | None, words: Mapping[str, Any]) -> Outcome:
         source, target_model=words["target_model"], target_id=words["target_id"], output=place, force=words["force"]
     )
     text = made if place is None else f"recipe: {path_text(place)}\nnext: convertkit release {shlex.quote(str(place))}"
-    return Outcome({"schema": "convertkit.release-init/1", "recipe": made}, text)
+    return Outcome(document_of("release-init", {"recipe": made}), text)
 
 
 def _release(recipe: Path, out: str | None, words: Mapping[str, Any], progress: Any) -> Outcome:
@@ -77,22 +77,22 @@ def _release(recipe: Path, out: str | None, words: Mapping[str, Any], progress: 
 
 
 def _planned(made: ReleasePlan) -> Outcome:
-    document = made.document
+    plan = made.document
     rows = [
         (row["folder"], row["format"], row["made_from"], count_text(row["tensors"]), size_text(row["size_bytes"]))
-        for row in document["variants"]
+        for row in plan["variants"]
     ]
     files = [(row["path"], "" if row["size_bytes"] is None else count_text(row["size_bytes"]))
-             for row in document["files"]]  # fmt: skip
+             for row in plan["files"]]  # fmt: skip
     lines = [
         table(("folder", "format", "made from", "tensors", "weights"), rows, right=(3, 4)),
         "",
         table(("file", "bytes"), files, right=(1,)),
         "",
-        f"{document['output']}: {size_text(sum(row['size_bytes'] or 0 for row in document['files']))} and the reports",
+        f"{plan['output']}: {size_text(sum(row['size_bytes'] or 0 for row in plan['files']))} and the reports",
         "nothing was written",
     ]
-    return Outcome({"schema": "convertkit.release-plan/1", **document}, "\n".join(lines))
+    return Outcome(document_of("release-plan", plan), "\n".join(lines))
 
 
 def _made(made: ReleaseResult) -> Outcome:
@@ -112,8 +112,7 @@ def _made(made: ReleaseResult) -> Outcome:
         f"  release sha256: {made.manifest['release_sha256']} (of SHA256SUMS; it pins every file)",
         f"  check it: convertkit verify {shlex.quote(place)} --card",
     ]
-    document = {
-        "schema": "convertkit.release/1",
+    values = {
         "output": place,
         "status": made.status,
         "report": dict(made.report),
@@ -121,7 +120,7 @@ def _made(made: ReleaseResult) -> Outcome:
         "findings": [item.as_json() for item in made.findings],
         "timings": dict(made.timings),
     }
-    return Outcome(document, "\n".join(filter(None, lines)), made.status)
+    return Outcome(document_of("release", values), "\n".join(filter(None, lines)), made.status)
 
 
 def _said(row: Mapping[str, Any]) -> str:

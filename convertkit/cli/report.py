@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from convertkit.cli.common import folder_argument, force_option, shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, path_text
 
 
@@ -34,7 +34,7 @@ def command(folder: Path, compare: Path | None, output: Path, force: bool, share
     def work(progress: object) -> Outcome:
         view = report(folder, output, compare=compare, force=force)
         count = sum(len(part) for part in view.parts.values()) + (view.release is not None)
-        document = {"schema": "convertkit.report-page/1", "page": path_text(output), "reports": count}
-        return Outcome(document, f"page: {path_text(output)}, from {count_text(count, 'report')}")
+        said = document_of("report-page", {"page": path_text(output), "reports": count})
+        return Outcome(said, f"page: {path_text(output)}, from {count_text(count, 'report')}")
 
     return run(shared, work)

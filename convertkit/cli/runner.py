@@ -105,14 +105,14 @@ def os_error_text(error: OSError) -> str:
     return f"{shown(error.filename)}: {reason}" if error.filename is not None else reason
 
 
+def document_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``--json`` prints: ``values`` with the schema that they follow, a file of ``schemas/``, and the tool."""
+    return {"schema": f"convertkit.{kind}/1", "tool": {"name": "convertkit", "version": __version__}, **values}
+
+
 def failure_document(findings: Sequence[Finding], status: int) -> dict[str, Any]:
-    """The JSON document of a command that could not do its work; schema ``convertkit.error/1``."""
-    return {
-        "schema": "convertkit.error/1",
-        "tool": {"name": "convertkit", "version": __version__},
-        "status": status,
-        "findings": [item.as_json() for item in findings],
-    }
+    """The JSON document of a command that could not do its work."""
+    return document_of("error", {"status": status, "findings": [item.as_json() for item in findings]})
 
 
 def json_text(document: Mapping[str, Any]) -> str:

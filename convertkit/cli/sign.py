@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from convertkit.cli.common import folder_argument, shared_options
-from convertkit.cli.runner import Outcome, Shared, run
+from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import path_text
 
 FILE = click.Path(path_type=Path)
@@ -34,6 +34,6 @@ def command(
         place = sign(folder, output, key=key, certificate=certificate, chain=chain)
         check = f"convertkit verify {shlex.quote(str(folder))} --signature {shlex.quote(str(place))} --key PUBLIC.pem"
         text = f"signature: {path_text(place)}\ncheck it: {check}"
-        return Outcome({"schema": "convertkit.sign/1", "signature": path_text(place)}, text)
+        return Outcome(document_of("sign", {"signature": path_text(place)}), text)
 
     return run(shared, work)

@@ -19,7 +19,7 @@ from convertkit.cli.common import (
     size_option_value,
     workers_option,
 )
-from convertkit.cli.runner import Outcome
+from convertkit.cli.runner import Outcome, document_of
 from convertkit.cli.text import count_text, findings_text, pairs, path_text, size_text, table
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.errors import shown
@@ -113,7 +113,6 @@ def outcome(made: Result | DryRun, what: str) -> Outcome:
 
 
 def _planned(made: DryRun) -> Outcome:
-    document = {"schema": "convertkit.plan/1", **made.document, "dry_run": True}
     plan = made.plan
     rows = [(file.name, size_text(file.header.size_bytes), count_text(len(file.header.order))) for file in plan.files]
     lines = [
@@ -136,7 +135,7 @@ def _planned(made: DryRun) -> Outcome:
         lines.append(
             "pattern matches:\n" + pairs([(name, count_text(count, "linear")) for name, count in matches.items()])
         )
-    return Outcome(document, "\n".join(filter(None, lines)))
+    return Outcome(document_of("plan", {**made.document, "dry_run": True}), "\n".join(filter(None, lines)))
 
 
 OPERATIONS = {
@@ -160,8 +159,7 @@ def _operations(plan: Plan) -> list[tuple[str, str]]:
 
 def _done(made: Result, what: str) -> Outcome:
     plan = made.plan
-    document: dict[str, Any] = {
-        "schema": "convertkit.result/1",
+    values: dict[str, Any] = {
         "verb": plan.verb,
         "output": str(made.out),
         "verdict": "fail" if made.status else "pass",
@@ -175,7 +173,7 @@ def _done(made: Result, what: str) -> Outcome:
         "findings": [item.as_json() for item in made.findings],
     }
     if os.environ.get(TIMINGS):
-        document["timings"] = dict(made.timings)
+        values["timings"] = dict(made.timings)
     weights = sum(file.header.size_bytes for file in plan.files)
     place = path_text(made.out)
     lines = [
@@ -193,7 +191,7 @@ def _done(made: Result, what: str) -> Outcome:
     if made.carried:
         lines.append(f"  carried over from the old output: {', '.join(made.carried)}")
     lines.append(f"  check it: convertkit {'verify' if made.manifest else 'audit'} {shlex.quote(place)}")
-    return Outcome(document, "\n".join(filter(None, lines)), made.status)
+    return Outcome(document_of("result", values), "\n".join(filter(None, lines)), made.status)
 
 
 def summary_text(name: str, report: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from convertkit.cli.main import main
+from convertkit.cli.runner import document_of
 from convertkit.cli.text import PAGE_WIDTH
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
@@ -71,7 +72,7 @@ def test_text_fits_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_json_output_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(FIXTURES / "dflash-tiny"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document == inspect(FIXTURES / "dflash-tiny")
+    assert document == document_of("inspect", inspect(FIXTURES / "dflash-tiny"))
 
 
 def test_neither_verb_imports_torch_or_numba() -> None:

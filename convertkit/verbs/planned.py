@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
-from convertkit.conversion.plan import Plan
-from convertkit.conversion.units import Pack
+from convertkit.checkpoint import TensorSpec
+from convertkit.conversion.plan import Plan, Unit
+from convertkit.conversion.units import Pack, Relabel
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,20 @@ def describe(plan: Plan) -> dict[str, Any]:
                 "file": plan.file_of[spec.name],
                 "operation": unit.operation,
                 "promise": unit.promise,
-                "inputs": list(unit.inputs),
+                "inputs": list(inputs),
             }
             for unit in plan.units
-            for spec in unit.outputs
+            for spec, inputs in _made(unit)
         ],
         "findings": [item.as_json() for item in plan.findings],
     }
+
+
+def _made(unit: Unit) -> Iterator[tuple[TensorSpec, tuple[str, ...]]]:
+    """Every tensor that a unit makes, and what it is made from: each of those that are relabelled from its own one."""
+    if isinstance(unit, Relabel):
+        return zip(unit.outputs, ((name,) for name in unit.inputs), strict=True)
+    return zip(unit.outputs, repeat(unit.inputs))
 
 
 def dry_run(plan: Plan) -> DryRun:

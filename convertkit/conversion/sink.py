@@ -12,7 +12,7 @@ How a run uses this package, from the planned output to the published one::
                 sink.tensor_done(name, sha256, {input tensor: sha256, …})
                 # a reader per file: end = sink.wait_prefix(file, position); sink.read_at(file, position, buffer)
                 sink.finish()
-            write_small(staging, "config.json", data)                    # and side files
+            write_small(staging, "config.json", data)                    # staging.py; and side files
             carried = carry_over(staging)                                # publish.py; with --force, else nothing
             # checks, reports, manifest: read and write in staging.files
             published = publish(staging, stop)                           # publish.py
@@ -27,8 +27,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from hashlib import sha256
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,7 +40,7 @@ from convertkit.conversion.resume import DigestSource, Span, entries_to_keep
 from convertkit.conversion.spans import Spans
 from convertkit.conversion.staging import Staging
 from convertkit.conversion.stop import Stop
-from convertkit.conversion.syscalls import copy_step, write_all, write_new
+from convertkit.conversion.syscalls import copy_step, write_all
 from convertkit.errors import ConvertError, refusal, shown
 
 if TYPE_CHECKING:
@@ -284,24 +283,6 @@ def open_sink(
         sink._close()
     if sink._failed is not None:
         raise sink._failed
-
-
-def write_small(staging: Staging, name: str, data: bytes) -> str:
-    """Write a file of the output beside the weights, in place of one of that name; its sha256.
-
-    A new file is made: what is there may be a hard link to a user's file. ``publish`` makes it durable.
-    Raises ``ConvertError`` E_NO_SPACE, E_WRITE; E_INTERNAL for a name that is not plain.
-    """
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise _internal(f"{shown(name)} is not a plain file name")
-    path = staging.files / name
-    try:
-        with suppress(FileNotFoundError):
-            staging.syscalls.unlink(str(path))
-        write_new(staging.syscalls, str(path), data)
-    except OSError as error:
-        raise write_failure(error, path, len(data)) from error
-    return sha256(data).hexdigest()
 
 
 def _internal(message: str) -> ConvertError:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from convertkit.conversion.failures import write_failure
@@ -94,6 +95,24 @@ def open_staging(
         raise write_failure(error, place.parent) from error
     finally:
         drop_lock(place, lock, syscalls)
+
+
+def write_small(staging: Staging, name: str, data: bytes) -> str:
+    """Write a file of the output beside the weights, in place of one of that name; its sha256.
+
+    A new file is made: what is there may be a hard link to a user's file. ``publish`` makes it durable.
+    Raises ``ConvertError`` E_NO_SPACE, E_WRITE; E_INTERNAL for a name that is not plain.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise refusal("E_INTERNAL", f"{shown(name)} is not a plain file name")
+    path = staging.files / name
+    try:
+        with suppress(FileNotFoundError):
+            staging.syscalls.unlink(str(path))
+        write_new(staging.syscalls, str(path), data)
+    except OSError as error:
+        raise write_failure(error, path, len(data)) from error
+    return sha256(data).hexdigest()
 
 
 def _prepare(place: Place, fingerprint: str, resume: bool, keep: bool, syscalls: Syscalls) -> Staging:

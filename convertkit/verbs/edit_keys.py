@@ -15,7 +15,8 @@ from convertkit.checkpoint import Checkpoint, WeightFile
 from convertkit.containers.files import open_regular, read_exactly, read_into, read_small
 from convertkit.containers.safetensors import Header, encode_ordered, read_header
 from convertkit.conversion.edit_journal import Edit, FileEdit, HeaderEdit
-from convertkit.conversion.inplace import Moved, carry_out_edit, header_room, locked_above, refuse_shared
+from convertkit.conversion.exclusive import locked_above, refuse_shared
+from convertkit.conversion.inplace import Moved, carry_out_edit, header_room
 from convertkit.conversion.renaming import BLOCK_BYTES, Rename, renamed_indexes, renamed_specs, tensors_by_file
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.syscalls import KERNEL, Syscalls

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from convertkit import __version__
 from convertkit.containers.folder import open_checkpoint, refuse_unfinished
 from convertkit.containers.strict_json import paused_gc
-from convertkit.conversion.inplace import locked, recover
+from convertkit.conversion.exclusive import locked
+from convertkit.conversion.inplace import recover
 from convertkit.conversion.place import check_place
 from convertkit.conversion.renaming import Rename, plan_rename, refuse_gguf, work_out
 from convertkit.conversion.syscalls import KERNEL, Syscalls

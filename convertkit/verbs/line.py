@@ -21,8 +21,8 @@ from convertkit.conversion.plan import Plan
 from convertkit.conversion.publish import publish
 from convertkit.conversion.run import execute
 from convertkit.conversion.side_files import copy_side_file, side_bytes
-from convertkit.conversion.sink import Sink, open_sink, write_small
-from convertkit.conversion.staging import Staging, open_staging
+from convertkit.conversion.sink import Sink, open_sink
+from convertkit.conversion.staging import Staging, open_staging, write_small
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.survey import Facts, survey
 from convertkit.conversion.tiles import Buffers

@@ -13,8 +13,7 @@ from convertkit.conversion.carry import CARRIED_KEY, Carried, leftovers
 from convertkit.conversion.failures import write_failure
 from convertkit.conversion.place import Place
 from convertkit.conversion.plan import Plan
-from convertkit.conversion.sink import write_small
-from convertkit.conversion.staging import Staging
+from convertkit.conversion.staging import Staging, write_small
 from convertkit.errors import ConvertError, raise_all, refusal
 from convertkit.hub.address import origin_of
 from convertkit.release.inventory import unlistable_among

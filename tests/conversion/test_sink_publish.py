@@ -11,8 +11,7 @@ import pytest
 
 from convertkit.conversion.place import check_place
 from convertkit.conversion.publish import Carried, Published, carry_over, publish
-from convertkit.conversion.sink import write_small
-from convertkit.conversion.staging import open_staging
+from convertkit.conversion.staging import open_staging, write_small
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.syscalls import How
 from convertkit.errors import ConvertError, Finding

@@ -22,8 +22,8 @@ from convertkit.conversion.flusher import Pace
 from convertkit.conversion.journal import read_journal
 from convertkit.conversion.place import check_place
 from convertkit.conversion.publish import publish
-from convertkit.conversion.sink import Sink, open_sink, write_small
-from convertkit.conversion.staging import Staging, open_staging
+from convertkit.conversion.sink import Sink, open_sink
+from convertkit.conversion.staging import Staging, open_staging, write_small
 from convertkit.conversion.stop import Interrupted, Stop
 from convertkit.errors import ConvertError, refusal
 from tests.crash.pipeline import FilePlan, Tap

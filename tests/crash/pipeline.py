@@ -20,8 +20,8 @@ from convertkit.containers.safetensors import EncodedHeader, encode_header
 from convertkit.conversion.flusher import Pace
 from convertkit.conversion.place import check_place, check_space
 from convertkit.conversion.publish import Carried, Published, carry_over, publish
-from convertkit.conversion.sink import Sink, open_sink, write_small
-from convertkit.conversion.staging import open_staging
+from convertkit.conversion.sink import Sink, open_sink
+from convertkit.conversion.staging import open_staging, write_small
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.syscalls import How, Kernel, Syscalls
 from convertkit.errors import Finding

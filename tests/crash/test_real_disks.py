@@ -13,8 +13,8 @@ import pytest
 
 from convertkit.conversion.place import check_place, check_space
 from convertkit.conversion.publish import publish
-from convertkit.conversion.sink import open_sink, write_small
-from convertkit.conversion.staging import open_staging
+from convertkit.conversion.sink import open_sink
+from convertkit.conversion.staging import open_staging, write_small
 from convertkit.conversion.stop import Stop
 from convertkit.errors import ConvertError
 from tests.crash.pipeline import PLANS, convert, make_source

@@ -254,7 +254,7 @@ assert 'source = "hf://org/drafter/bf16"' in text
 WHOLE = """
 import sys
 import convertkit
-from convertkit.conversion.repairs import RepairRequest
+from convertkit.conversion.repair_work import RepairRequest
 from convertkit.verbs.drafters import to_dflash
 
 address, out = "hf://org/drafter/bf16", sys.argv[1]

@@ -52,7 +52,7 @@ def layout_findings(
     for name, spec in stored.items():
         row = table.get(name)
         if row is not None:
-            yield from _row_findings(name, spec, row)
+            yield from _row_findings(spec, row)
 
 
 def _dense_view(
@@ -67,7 +67,7 @@ def _dense_view(
     return view
 
 
-def _row_findings(name: str, spec: TensorSpec, row: Expected) -> Iterator[Finding]:
+def _row_findings(spec: TensorSpec, row: Expected) -> Iterator[Finding]:
     if row.shape is not None and not fits(spec.shape, row.shape):
         wanted = [size if size is not None else "any" for size in row.shape]
         message = f"the shape is {list(spec.shape)}; the config implies {wanted}"

@@ -24,7 +24,7 @@ def take_lock(place: Place, syscalls: Syscalls) -> int:
     try:
         while True:
             fd = syscalls.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
-            _lock(place, fd, syscalls)
+            _lock(place, fd)
             # the run before us unlinks the file before it unlocks: what we locked may have no name any more
             if _is_named(fd, path):
                 break
@@ -53,7 +53,7 @@ def _refuse_foreign(path: Path) -> None:
                       fix="move it away, or write to another name")  # fmt: skip
 
 
-def _lock(place: Place, fd: int, syscalls: Syscalls) -> None:
+def _lock(place: Place, fd: int) -> None:
     import fcntl
 
     try:

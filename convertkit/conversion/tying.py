@@ -92,7 +92,7 @@ def tie_group(members: Sequence[PackedModule], reader: Reader, bundle: str, allo
     assert best is not None
     changed, shared = best
     if changed and not allow_loss:
-        raise ConvertError([_lossy(members, bits, changed)])
+        raise ConvertError([_lossy(members, changed)])
     units = tuple(
         Fold(item, folding(_ratio(bits[item.module], shared, sense)).table, shared, changed == 0, bundle)
         for item in members
@@ -154,7 +154,7 @@ def _changed(reader: Reader, packed: PackedModule, lost: set[int]) -> int:
     return count
 
 
-def _lossy(members: Sequence[PackedModule], bits: Mapping[str, int], changed: int) -> Finding:
+def _lossy(members: Sequence[PackedModule], changed: int) -> Finding:
     total = sum(elements((item.out_features, item.in_features)) for item in members)
     names = ", ".join(item.module for item in members)
     return finding(

@@ -43,7 +43,6 @@ STD_BITS = 24
 
 # storage type -> (mantissa bits with the hidden one, exponent bias)
 _FLOATS = {"BF16": (8, 127), "F16": (11, 15), "F32": (24, 127)}
-_MASK = (1 << 64) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)

@@ -141,7 +141,6 @@ class Reader:
         return part
 
     def repeated(self) -> Part:
-        begin = self.at
         part = self.atom()
         sign = self.peek()
         if sign not in ("*", "+", "?", "{"):
@@ -156,9 +155,9 @@ class Reader:
             return Part(True, part.first, part.last)
         if not part.single:
             raise PatternFault("a repeated group", unsafe=True)
-        return self.expand(self.text[begin:], part, low, high)
+        return self.expand(part, low, high)
 
-    def expand(self, text: str, part: Part, low: int, high: int | None) -> Part:
+    def expand(self, part: Part, low: int, high: int | None) -> Part:
         """``low`` to ``high`` copies of a single position (None: no upper bound)."""
         accepts = self.net.accepts[part.first.bit_length() - 1]
         self.repeats += high is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from convertkit.dialects.patterns import Matcher, PatternFault, Syntax, pattern_fault
 from convertkit.errors import Finding, Severity, finding
@@ -17,9 +17,6 @@ BLOCK_KEYS = ("quantization_config", "compression_config")
 
 SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config", "transformer_layer_config")
 """Nested configs that may carry the block (vLLM 0.33 ``transformers_utils/config.py:953``)."""
-
-Algorithm = Literal["W4A16_NVFP4", "NVFP4"]
-"""The two that convertkit reads: weights only, and weights with activations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Reading:
     rules: Rules
 
 
-def transformer(prefix: str, *, head_dim: object = BY_BACKBONE, theta_at_top: bool = True) -> tuple[Field, ...]:
+def transformer(prefix: str, *, head_dim: object = BY_BACKBONE) -> tuple[Field, ...]:
     """Fields of the draft's own transformer, at the top level or below ``prefix``."""
     rows = (
         Field("backbone", ("model_type",), "word"),

@@ -34,16 +34,6 @@ def user_groups(texts: Iterable[str]) -> tuple[Group, ...]:
     return tuple(variant for group in plain for variant in (group, tuple(f"model.{member}" for member in group)))
 
 
-def fused_group_of(module: str, layout: Layout, extra: Sequence[Group] = ()) -> tuple[str, int] | None:
-    """The group of a module as (name of the group's first member, position in the group), or None.
-
-    ``extra`` groups come before those of the layout. A module that is in both is in the first here;
-    ``fused_groups`` joins such groups.
-    """
-    hits = _hits(module, _by_leaf((*extra, *layout.fused)))
-    return hits[0] if hits else None
-
-
 def fused_groups(modules: Iterable[str], layout: Layout, extra: Sequence[Group] = ()) -> dict[str, tuple[str, ...]]:
     """All modules in groups, each in exactly one: a module that is fused with nothing is a group of one.
 

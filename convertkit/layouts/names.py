@@ -10,21 +10,6 @@ from collections.abc import Iterable, Mapping
 
 from convertkit.layouts.rules import compile_template, without_model
 
-HUBS: Mapping[str, str] = {
-    "dflash": "dflash",
-    "dflash2": "dflash2",
-    "dspark": "dspark",
-    "eagle3": "speculators-eagle3",
-    "speculators-dflash": "dflash",
-    "speculators-dflash2": "dflash2",
-    "speculators-dspark": "dspark",
-    "speculators-eagle3": "speculators-eagle3",
-    "peagle": "speculators-peagle",
-    "speculators-peagle": "speculators-peagle",
-    "speculators-mtp": "speculators-mtp",
-}
-"""Layout to the layout in whose names its family meets."""
-
 RENAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "eagle3": (("midlayer.{rest}", "layers.0.{rest}"),),
 }

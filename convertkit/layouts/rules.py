@@ -177,11 +177,6 @@ def without_model(name: str) -> str:
     return name.removeprefix("model.")
 
 
-def matches_module(template: str, module: str) -> bool:
-    """Whether a user's template means this module (whole name without ``.weight``, ``model.`` optional)."""
-    return compile_template(without_model(template)).match(without_model(module)) is not None
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Modules chosen by ``--include`` and ``--exclude``, in the order given, and the matches of each pattern."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -19,9 +18,7 @@ from convertkit import __version__
 from convertkit.containers.files import read_small
 from convertkit.containers.strict_json import dump_json, parse_json
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
-from convertkit.release.schemas import load_schema as load_schema
-from convertkit.release.schemas import schema_names as schema_names
-from convertkit.release.schemas import schema_of
+from convertkit.release.schemas import load_schema, schema_of
 
 MAX_INLINE_ROWS = 2_000
 MAX_REPORT_BYTES = 1 << 31
@@ -109,23 +106,6 @@ def render_report(name: str, document: Mapping[str, Any], rows: Sequence[Mapping
         raise ConvertError([finding("E_SCHEMA", "error", fault, file=name) for fault in faults])
     files[name] = dump_json(complete)
     return Rendered(complete, files)
-
-
-def write_report(folder: Path, name: str, document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Render a report and write its files into ``folder``; the bytes of the report itself.
-
-    Raises as ``render_report``, and ``E_WRITE`` (status 4).
-    """
-    rendered = render_report(name, document, rows)
-    for file, data in rendered.files.items():
-        try:
-            with open(folder / file, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-        except OSError as error:
-            raise refusal("E_WRITE", f"cannot write: {error.strerror}", file=file) from None
-    return rendered.files[name]
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

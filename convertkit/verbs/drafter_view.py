@@ -7,7 +7,7 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.drafters import drafter_findings
 from convertkit.conversion.identify import Identity
-from convertkit.drafter import DrafterSpec, as_json, plain
+from convertkit.drafter import as_json, plain
 from convertkit.engines.agreement import Statement
 from convertkit.engines.reading import Understanding
 from convertkit.engines.tables import ENGINES
@@ -22,11 +22,11 @@ def drafter_view(checkpoint: Checkpoint, identity: Identity) -> tuple[dict[str, 
         return None, ()
     spec = stated[0]
     statement = Statement(identity.layout, checkpoint.config, checkpoint.tensors)
-    readers = [_reader(statement.read_by(engine, spec), spec) for engine in ENGINES]
+    readers = [_reader(statement.read_by(engine, spec)) for engine in ENGINES]
     return {"spec": as_json(spec), "readers": readers}, tuple(drafter_findings(checkpoint, identity))
 
 
-def _reader(read: Understanding, spec: DrafterSpec) -> dict[str, Any]:
+def _reader(read: Understanding) -> dict[str, Any]:
     return {
         "name": read.engine.name,
         "version": read.engine.version,

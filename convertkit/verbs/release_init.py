@@ -104,7 +104,7 @@ def _lines(checkpoint: Checkpoint, source: str, base: Path, target: str | None, 
     yield "# drop_in = true the variant must have its names, shapes and meaning."
     yield '# [[references]]\n# name = "the drafter before"\n# path = "old-bf16"\n# variant = "."\n# judge = false'
     yield ""
-    yield from _engines(identity, drafter)
+    yield from _engines(drafter)
     yield "# Limits of the fidelity gate, as in `convertkit gate --help`."
     yield "[thresholds]\n# max_rel_rms = 0.125\n"
     yield from _card(identity, name, target_id, _license(checkpoint))
@@ -139,7 +139,7 @@ def _packed_format(identity: Identity) -> str:
     return names[identity.dialect]
 
 
-def _engines(identity: Identity, drafter: bool) -> Iterator[str]:
+def _engines(drafter: bool) -> Iterator[str]:
     yield "# Engines to audit each variant with. One that is named in variants must load, or the release fails."
     names = [name for name in ENGINES if name != "transformers"] if drafter else ["vllm"]
     for name in names:

@@ -10,7 +10,7 @@ import pytest
 from convertkit.conversion.drafters import ROUTES
 from convertkit.layouts.expected import expected_tensors
 from convertkit.layouts.layout import Layout, Rule
-from convertkit.layouts.names import HUBS, MISSPELLED, from_hub, to_hub
+from convertkit.layouts.names import MISSPELLED, from_hub, to_hub
 from convertkit.layouts.rules import compile_template
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 
@@ -51,6 +51,21 @@ def holds_for(rule: Rule, name: str) -> bool:
     captures = compile_template(rule.template).match(name)
     return captures is not None and int(captures.get("i", rule.first)) >= rule.first
 
+
+HUBS = {
+    "dflash": "dflash",
+    "dflash2": "dflash2",
+    "dspark": "dspark",
+    "eagle3": "speculators-eagle3",
+    "speculators-dflash": "dflash",
+    "speculators-dflash2": "dflash2",
+    "speculators-dspark": "dspark",
+    "speculators-eagle3": "speculators-eagle3",
+    "peagle": "speculators-peagle",
+    "speculators-peagle": "speculators-peagle",
+    "speculators-mtp": "speculators-mtp",
+}
+"""Layout to the layout in whose names its family meets."""
 
 LAYOUTS = [LAYOUTS_BY_NAME[name] for name in HUBS]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from convertkit.errors import ConvertError
-from convertkit.layouts.fused import fused_group_of, fused_groups, parse_fuse
+from convertkit.layouts.fused import fused_groups, parse_fuse
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 
 MODEL, DRAFTER = LAYOUTS_BY_NAME["causal-lm"], LAYOUTS_BY_NAME["dflash2"]
@@ -51,12 +51,12 @@ def test_experts_are_grouped_each_alone_and_apart_from_the_shared_expert() -> No
 def test_every_declared_group(members: tuple[str, ...]) -> None:
     modules = [f"model.layers.3.{member}" for member in members]
     assert fused_groups([*modules, "model.layers.3.self_attn.o_proj"], MODEL)[modules[0]] == tuple(modules)
-    assert [fused_group_of(module, MODEL) for module in modules] == [(modules[0], n) for n in range(len(modules))]
+    assert fused_groups(reversed(modules), MODEL) == {modules[0]: tuple(modules)}
 
 
-def test_key_names_the_first_member_even_if_absent_for_one_module() -> None:
-    assert fused_group_of("a.k_proj", MODEL) == ("a.q_proj", 1)
-    assert fused_group_of("a.down_proj", MODEL) is None
+def test_a_group_is_one_without_its_first_member_too_and_a_module_of_none_stays_alone() -> None:
+    modules = ["a.v_proj", "a.k_proj", "a.down_proj"]
+    assert fused_groups(modules, MODEL) == {"a.k_proj": ("a.k_proj", "a.v_proj"), "a.down_proj": ("a.down_proj",)}
 
 
 def test_user_groups_join_declared_ones() -> None:

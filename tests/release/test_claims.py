@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from convertkit.release.reports import envelope, write_report
+from convertkit.release.reports import envelope, render_report
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.verify import verify
 from tests.release.makers import model, put, safetensors, sha256
@@ -32,7 +32,7 @@ def audit(root: Path, rows: int = 1) -> dict[str, Any]:
         parameters={},
         summary=SUMMARY,
     )
-    write_report(root, NAME, document, [ROW] * rows)
+    put(root, render_report(NAME, document, [ROW] * rows).files)
     value = json.loads((root / NAME).read_bytes())
     assert isinstance(value, dict)
     return value

@@ -26,14 +26,13 @@ from convertkit.release import rows as made
 from convertkit.release.reports import (
     MAX_INLINE_ROWS,
     envelope,
-    load_schema,
     render_report,
     report_faults,
-    schema_names,
     settled,
     validate_report,
-    write_report,
 )
+from convertkit.release.schemas import load_schema, schema_names
+from tests.release.makers import put
 
 REPORTS = {
     "dequant-report": "DEQUANT_REPORT.json",
@@ -124,8 +123,7 @@ def document(report: str, rows: list[dict[str, Any]], **changes: Any) -> dict[st
 @pytest.mark.parametrize("report", sorted(REPORTS))
 def test_each_report_is_written_read_and_validated(report: str, tmp_path: Path) -> None:
     rows = ROWS[report]()
-    data = write_report(tmp_path, REPORTS[report], document(report, rows), rows)
-    assert (tmp_path / REPORTS[report]).read_bytes() == data
+    put(tmp_path, render_report(REPORTS[report], document(report, rows), rows).files)
     found = validate_report(tmp_path / REPORTS[report])
     jsonschema.Draft202012Validator(load_schema(report)).validate(found)
     assert found["schema"] == f"convertkit.{report}/1"
@@ -215,20 +213,19 @@ def test_a_number_that_json_has_not_is_our_bug(value: float) -> None:
     ],
 )
 def test_what_does_not_follow_the_schema_is_not_written(
-    report: str, spoil: Callable[[dict[str, Any], list[dict[str, Any]]], Any], tmp_path: Path
+    report: str, spoil: Callable[[dict[str, Any], list[dict[str, Any]]], Any]
 ) -> None:
     rows = ROWS[report]()
     spoiled = document(report, rows)
     spoil(spoiled, rows)
     with pytest.raises(ConvertError) as caught:
-        write_report(tmp_path, REPORTS[report], spoiled, rows)
+        render_report(REPORTS[report], spoiled, rows)
     assert (caught.value.code, caught.value.status) == ("E_SCHEMA", 70)
-    assert list(tmp_path.iterdir()) == []
 
 
 def many(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     rows = [audit_rows()[0] | {"name": f"t{i}"} for i in range(MAX_INLINE_ROWS + 1)]
-    write_report(tmp_path, "LOAD_SHAPE_AUDIT.json", document("load-shape-audit", rows), rows)
+    put(tmp_path, render_report("LOAD_SHAPE_AUDIT.json", document("load-shape-audit", rows), rows).files)
     return tmp_path / "LOAD_SHAPE_AUDIT.json", rows
 
 
@@ -268,7 +265,7 @@ def test_a_bad_row_is_found_and_numbered(row: int, tmp_path: Path) -> None:
 
 def test_a_bad_inline_row_is_found_when_all_rows_are_asked_for(tmp_path: Path) -> None:
     rows = dequant_rows()
-    write_report(tmp_path, "DEQUANT_REPORT.json", document("dequant-report", rows), rows)
+    put(tmp_path, render_report("DEQUANT_REPORT.json", document("dequant-report", rows), rows).files)
     found = json.loads((tmp_path / "DEQUANT_REPORT.json").read_bytes())
     del found["rows"][0]["differences"]
     assert report_faults(tmp_path, "DEQUANT_REPORT.json", found, rows=False) == []
@@ -293,7 +290,7 @@ def test_a_rows_file_elsewhere_is_refused(path: str, tmp_path: Path) -> None:
 )
 def test_unknown_reports_and_versions_are_not_acceptable(schema: object, tmp_path: Path) -> None:
     rows = dequant_rows()
-    write_report(tmp_path, "R.json", document("dequant-report", rows), rows)
+    put(tmp_path, render_report("R.json", document("dequant-report", rows), rows).files)
     found = json.loads((tmp_path / "R.json").read_bytes())
     found["schema"] = schema
     (tmp_path / "R.json").write_text(json.dumps(found))

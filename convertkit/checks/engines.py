@@ -11,7 +11,9 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.pairing import pair_wrongs
+from convertkit.checks.sources import Sources
 from convertkit.checks.target import TargetModel, assumed_target
+from convertkit.containers.stored import StoredFolder
 from convertkit.conversion.identify import Identity
 from convertkit.conversion.oddities import family_named
 from convertkit.drafter import value_text
@@ -56,15 +58,16 @@ def audit_engines(
     target: TargetModel | None,
     ranks: int,
     known: Sequence[Finding] = (),
+    folder: StoredFolder | None = None,
 ) -> EngineAudit:
-    """Audit for each engine. Codes: E_LOAD_*, E_VOCABULARY, E_TAPS, E_MASK_TOKEN, E_DRAFT_TOKENS, E_PAIR,
-    E_READER_DIFFERS, W_ENGINE_UNKNOWN, W_ENGINE."""
+    """Audit for each engine. ``folder`` is what lies on the disk, read anew if it is not given. Codes: E_LOAD_*,
+    E_VOCABULARY, E_TAPS, E_MASK_TOKEN, E_DRAFT_TOKENS, E_PAIR, E_READER_DIFFERS, W_ENGINE_UNKNOWN, W_ENGINE."""
     views: list[Mapping[str, Any]] = []
     fates: dict[str, dict[str, str]] = {}
     findings: list[Finding] = []
-    source = source_of(checkpoint)
+    sources = Sources(checkpoint, folder)
     for one in asked:
-        load = _load(source, checkpoint, identity, one, target, ranks)
+        load = _load(sources.of(one.engine.name), checkpoint, identity, one, target, ranks)
         views.append(_view(one, load, known))
         findings += _findings(one, load)
         for name, fate in load.fates.items():
@@ -73,21 +76,16 @@ def audit_engines(
     return EngineAudit(tuple(views), fates, tuple(findings))
 
 
-def source_of(checkpoint: Checkpoint) -> Source:
-    """What a loader iterates over: file by file, names in order."""
-    ordered = sorted(checkpoint.tensors.values(), key=lambda ref: (ref.file, ref.spec.name))
-    beside = "mask_embedding.pt" in checkpoint.side_files
-    return Source(tuple(ref.spec for ref in ordered), checkpoint.config, checkpoint.quant_config, beside)
-
-
 def _load(
     source: Source, checkpoint: Checkpoint, identity: Identity, asked: Asked, target: TargetModel | None, ranks: int
 ) -> Load:
-    if identity.kind != "drafter" and not says_drafter(checkpoint.config):
+    if identity.kind != "drafter" and not says_drafter(source.config):
         return target_in(asked, source, ranks)
-    if not checkpoint.config:
-        return Load(unknown="there is no config.json, which engines read first")
-    sizes = target.sizes if target is not None else assumed_target(checkpoint.config)
+    if checkpoint.is_file:
+        return Load(unknown="one file was given, without its config.json, which engines read first")
+    sizes = target.sizes if target is not None else assumed_target(source.config)
+    if sizes is None and source.refusal is not None:
+        return Load(refusals=(source.refusal,))
     if sizes is None:
         return Load(unknown="the config does not say enough about the target: give --target-model")
     dtype = target.dtype if target is not None else "BF16"
@@ -102,7 +100,8 @@ def _load(
 
 def says_drafter(config: Mapping[str, Any]) -> bool:
     """Whether a config is a drafter's, whatever the tensors show: engines go by it."""
-    names = [config.get("speculators_model_type"), *(config.get("architectures") or ())]
+    stated = config.get("architectures")
+    names = [config.get("speculators_model_type"), *(stated if isinstance(stated, list) else [stated])]
     labels = [family_named(name) for name in names if isinstance(name, str)]
     return any(labels) or any(config.get(key) is not None for key in ("speculators_config", "dflash_config"))
 

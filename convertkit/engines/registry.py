@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load, vllm_load
 from convertkit.engines.config_kinds import wrong_kinds
+from convertkit.engines.files import RULES as FILE_RULES
+from convertkit.engines.files import stopped_at_files
 from convertkit.engines.model import Load
 from convertkit.engines.rules import Asked, Rule, holds
 from convertkit.engines.source import Source
@@ -29,6 +31,7 @@ RULES: Mapping[str, Rule] = {
     **llamacpp_load.RULES,
     **tensorrt_llm_load.RULES,
     **transformers_load.RULES,
+    **FILE_RULES,
 }
 """Every rule of every engine by name."""
 
@@ -40,8 +43,9 @@ def drafter_in(asked: Asked, source: Source, target: Target, ranks: int, dtype: 
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
-        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
-    return DRAFTERS[asked.engine.name](source, target, ranks, dtype)
+        unknown = Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
+        return stopped_at_files(unknown, source)
+    return stopped_at_files(DRAFTERS[asked.engine.name](source, target, ranks, dtype), source)
 
 
 def rules_of(asked: Asked) -> tuple[Rule, ...]:

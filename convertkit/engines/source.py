@@ -8,19 +8,20 @@ from functools import cached_property
 from typing import Any
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.engines.model import Refused
 from convertkit.layouts.rules import Family, families
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is loaded: tensors in the order of reading, configs, whether ``mask_embedding.pt`` lies beside them, files
-    that an index names and that are not there."""
+    """What is loaded: tensors in the order of reading, configs, whether ``mask_embedding.pt`` lies beside them, and why
+    the engine stops at a file, whatever the tensors are."""
 
     tensors: Sequence[TensorSpec]
     config: Mapping[str, Any]
     quant_config: Mapping[str, Any]
     mask_embedding: bool = False
-    lost_files: tuple[str, ...] = ()
+    refusal: Refused | None = None
 
     @property
     def architecture(self) -> str:

@@ -68,9 +68,6 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
     layers = draft.size("num_hidden_layers")
     quantization = read_quantization(source.config, draft.values, source.quant_config, target.layers, layers, shifted)
     parameters = {item.name: item for item in drafter_parameters(draft, quantization, rank, target)}
-    if source.lost_files:
-        message = f"Weight files referenced in index but missing: {', '.join(source.lost_files)}"
-        raise stop("load_weights", message, "vllm.lost-files")
     book = Book(parameters)
     _before(source, draft, target, book)
     for spec in _mapped(source, book):
@@ -117,14 +114,15 @@ def _window(draft: VllmDraft) -> None:
 
 
 def _mapped(source: Source, book: Book) -> Sequence[TensorSpec]:
-    """The stored tensors without those under vLLM's own name of the vocabulary map: it takes ``d2t`` only, and drops
-    the other while there is none (``qwen3_dflash.py:882``)."""
-    if any("d2t" in spec.name and "t2d" not in spec.name for spec in source.tensors):
-        return source.tensors
-    own = [spec.name for spec in source.tensors if OWN_MAP in spec.name and "t2d" not in spec.name]
+    """The stored tensors, of several with one name the last (``qwen3_dflash.py:870``), without those under vLLM's own
+    name of the vocabulary map: it takes ``d2t`` only, and drops the other while there is none (``:882``)."""
+    specs = tuple(source.specs.values())
+    if any("d2t" in name and "t2d" not in name for name in source.specs):
+        return specs
+    own = [name for name in source.specs if OWN_MAP in name and "t2d" not in name]
     for name in own:
         book.skip(name, "only d2t brings a vocabulary map")
-    return [spec for spec in source.tensors if spec.name not in book.fates] if own else source.tensors
+    return [spec for spec in specs if spec.name not in book.fates] if own else specs
 
 
 def _before(source: Source, draft: VllmDraft, target: Target, book: Book) -> None:

@@ -47,8 +47,6 @@ _ROWS = (
     _rule("unknown-name", "a name that no module has is refused", f"{_MODELS}/utils.py", 443),
     _rule("bias", "an unexpected bias of a module that exists is ignored", f"{_MODELS}/utils.py", 458),
     _rule("dropped", "names that a model maps to nothing are dropped", f"{_MODELS}/qwen3_dflash.py", 880),
-    _rule("lost-files", "a file that the index names must be there",
-          "model_executor/model_loader/weight_utils.py", 612),
     _rule("mask-hidden", "mask_hidden belongs to P-EAGLE, which needs it", f"{_MODELS}/llama_eagle3.py", 452),
     _rule("mask-embedding", "a mask embedding is read from mask_embedding.pt only", f"{_MODELS}/qwen3_dflash.py", 894),
     _rule("vocabulary-map", "without d2t all offsets are zero", f"{_MODELS}/qwen3_dflash.py", 771),

@@ -46,9 +46,6 @@ def _load(source: Source, table: TargetTable, ranks: int) -> Load:
     rename = lambda name: renamed(name, table.prefixes, drop=False) or name  # noqa: E731
     quantization = target_quantization(source.config, sizes.text, source.quant_config, shards, rename)
     view = View(table, sizes, quantization, source.specs)
-    if source.lost_files:
-        message = f"Weight files referenced in index but missing: {', '.join(source.lost_files)}"
-        raise stop("load_weights", message, "vllm.lost-files")
     rows = tuple(row for row in table.rows if _present(row, sizes))
     built = {row.name: _built(row, view) for row in rows}
     _place(view, rows, source.families)

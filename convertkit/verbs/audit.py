@@ -11,12 +11,13 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
 from convertkit.checks.audited import Audit
+from convertkit.checks.refused import audit_refused
 from convertkit.checks.target import read_target
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG, open_any
 from convertkit.containers.strict_json import paused_gc
 from convertkit.engines.rules import Asked, parse_engines
-from convertkit.errors import Finding, refusal
+from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fused import user_groups
 from convertkit.progress import SILENT, Progress
@@ -28,7 +29,7 @@ from convertkit.release.reports import envelope, render_report, settled
 @dataclass(frozen=True)
 class AuditResult:
     """``document`` is the report, or without ``report`` the same without the digests of files; ``status`` is 0 if
-    there is no error, else 1."""
+    there is no error, else 1; 3 for a folder that is refused, of which only engines say something."""
 
     document: Mapping[str, Any]
     findings: tuple[Finding, ...]
@@ -56,21 +57,29 @@ def audit(
     (``vllm``, ``sglang@0.5.23``, ``all``), asked what they would do on ``tp`` ranks beside the target in the folder
     ``target_model``. ``against`` is a checkpoint that this one must be a drop-in for.
 
+    A folder that cannot be opened as one checkpoint is refused, but engines that were asked answer first: they load
+    much that no two readers understand alike.
+
     Raises:
-        ConvertError: a broken container (3), a report that cannot be written (4).
+        ConvertError: a broken container and no engine asked (3), a report that cannot be written (4).
     """
     if report is not None:
         check_report_place(Path(report))
     if tp < 1:
         raise refusal("E_USAGE", "--tp is the number of ranks, at least 1")
     asked = parse_engines(engines)
-    checkpoint = open_any(path)
     target = None if target_model is None else read_target(target_model)
     reference = None if against is None else open_any(against)
     wanted = Wanted(asked, target, tp, reference) if asked or target or reference else None
     with paused_gc():
-        found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan, wanted=wanted)
-    status = 1 if found.errors else 0
+        try:
+            checkpoint = open_any(path)
+        except ConvertError as error:
+            checkpoint, found = audit_refused(path, error, wanted)
+            status = error.status
+        else:
+            found = audit_written(checkpoint, fuse=user_groups(fuse), scan=scan, wanted=wanted)
+            status = 1 if found.errors else 0
     if report is None:
         return AuditResult(_document(found), found.findings, status)
     document = envelope(

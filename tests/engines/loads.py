@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from convertkit.engines.files import INDEX, SINGLE, chosen
 from convertkit.engines.model import Load, Outcome
 from convertkit.engines.source import Source
 from tests.engines.drafters import Draft
@@ -27,12 +28,14 @@ def read_golden(name: str) -> dict[str, Any]:
     return found
 
 
-def source_of(made: Draft) -> Source:
+def source_of(made: Draft, engine: str = "vllm") -> Source:
     """A drafter as a loader iterates over it: file by file, names in order; without files that are lost."""
-    kept = [spec for name, spec in made.specs.items() if made.files.get(name) not in made.lost_files]
-    ordered = sorted(kept, key=lambda spec: (made.files.get(spec.name, "model.safetensors"), spec.name))
-    lost = made.lost_files if made.index else ()
-    return Source(tuple(ordered), made.config, made.quant_config or {}, False, lost)
+    by_name = {name: made.files.get(name, SINGLE) for name in made.specs}
+    there = sorted(set(by_name.values()) - set(made.lost_files))
+    choice = chosen(engine, there, {INDEX: {"weight_map": by_name, "metadata": {}}} if made.index else {})
+    ordered = sorted((file, name) for name, file in by_name.items() if file in (choice.files or there))
+    specs = tuple(made.specs[name] for _, name in ordered)
+    return Source(specs, made.config, made.quant_config or {}, False, choice.refused)
 
 
 def target_source(made: Draft) -> Source:

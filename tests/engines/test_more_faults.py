@@ -175,11 +175,11 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     folder = write(model("qwen3"), tmp_path / "m")
     names = {"model.norm.weight": "model.safetensors", "model.nothing.weight": "model.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
-    with pytest.raises(ConvertError) as lacking:
-        audit(folder, engines=["vllm"])
-    assert lacking.value.status == 3
+    lacking = audit(folder, engines=["vllm"])
+    assert (lacking.status, lacking.document["engines"][0]["verdict"]) == (3, "loads")
     double = write(model("qwen3"), tmp_path / "double")
     (double / "other.safetensors").write_bytes((double / "model.safetensors").read_bytes())
-    with pytest.raises(ConvertError) as twice:
-        audit(double, engines=["vllm"])
-    assert twice.value.status == 3
+    twice = audit(double, engines=["vllm"])
+    assert (twice.status, twice.document["engines"][0]["verdict"]) == (3, "loads")
+    with pytest.raises(ConvertError, match="E_AMBIGUOUS_WEIGHTS"):
+        audit(double)

@@ -172,10 +172,17 @@ def test_fixtures_have_no_error(name: str) -> None:
 
 
 def test_a_lost_shard_of_an_index_is_refused_on_opening(tmp_path: Path) -> None:
-    made = build(Case("dflash", split(index=True, lost=True)))
+    folder = write(build(Case("dflash", split(index=True, lost=True))), tmp_path / "d")
     with pytest.raises(ConvertError) as caught:
-        audit(write(made, tmp_path / "d"), engines=["vllm"])
+        audit(folder)
     assert caught.value.code == "E_SHARD_MISSING"
+    made = audit(folder, engines=["vllm"])
+    assert made.status == 3
+    assert [item.code for item in made.findings] == ["E_SHARD_MISSING", "E_LOAD_REFUSED"]
+    (view,) = made.document["engines"]
+    assert (view["verdict"], view["message"]) == (
+        "refused", "Weight files referenced in index but missing: model-2.safetensors"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from convertkit.engines.files import stopped_at_files
 from convertkit.engines.model import Load
 from convertkit.engines.registry import RULES
 from convertkit.engines.sglang_load import load_drafter
@@ -32,7 +33,8 @@ UNKNOWN = frozenset(
 
 @cache
 def loaded(name: str, ranks: int = 1) -> Load:
-    return load_drafter(source_of(build(EVERY[name])), Target(N, V, H), ranks)
+    source = source_of(build(EVERY[name]), "sglang")
+    return stopped_at_files(load_drafter(source, Target(N, V, H), ranks), source)
 
 
 def golden(name: str) -> dict[str, Any]:

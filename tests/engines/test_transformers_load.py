@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from convertkit.engines.files import stopped_at_files
 from convertkit.engines.model import Load
 from convertkit.engines.registry import RULES
 from convertkit.engines.transformers_load import VERSION, load_drafter, load_target
@@ -33,7 +34,8 @@ _EXPERT = re.compile(r"\.experts\.[0-9]+\.(gate_proj|up_proj|down_proj)\.weight"
 @cache
 def loaded(name: str) -> Load:
     if name in DRAFTER_CASES:
-        return load_drafter(source_of(build(DRAFTER_CASES[name])), Target(N, V, H))
+        source = source_of(build(DRAFTER_CASES[name]), "transformers")
+        return stopped_at_files(load_drafter(source, Target(N, V, H)), source)
     return load_target(target_source(TARGET_CASES[name]))
 
 

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.engines.files import stopped_at_files
 from convertkit.engines.model import Load
 from convertkit.engines.registry import RULES
 from convertkit.engines.vllm_load import load_drafter
@@ -37,7 +38,8 @@ BEYOND_LOADING = {
 
 @cache
 def loaded(name: str, ranks: int = 1) -> Load:
-    return load_drafter(source_of(build(CASES[name])), Target(N, V, H), ranks)
+    source = source_of(build(CASES[name]))
+    return stopped_at_files(load_drafter(source, Target(N, V, H), ranks), source)
 
 
 def test_every_case_was_run() -> None:

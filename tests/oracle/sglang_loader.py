@@ -15,7 +15,6 @@ loading, which needs a GPU.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 
 from tests.oracle import sglang_stubs
 from tests.oracle.sglang_worker import attach, reading
-from tests.oracle.watching import Watch, in_child, lines
+from tests.oracle.watching import Watch, in_child, lines, stated_config
 
 SETTINGS = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "SGLANG_RAGGED_VERIFY_MODE": "static"}
 LONGEST_MESSAGE = 300
@@ -71,7 +70,7 @@ def arguments(target: Path, draft: Path | None, ranks: int) -> Any:
 
     given: dict[str, Any] = {}
     if draft is not None:
-        kind = algorithm(json.loads((draft / "config.json").read_text()))
+        kind = algorithm(stated_config(draft))
         given = {"speculative_algorithm": kind, "speculative_draft_model_path": str(draft)}
         if kind == "EAGLE3":
             given |= {"speculative_num_steps": 3, "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4}

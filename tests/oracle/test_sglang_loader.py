@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engines.folder_cases import write_folders
 from tests.engines.sglang_cases import write_drafters
 from tests.engines.sglang_target_cases import write_targets
 
@@ -34,16 +36,28 @@ def without_messages(case: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "refused": bool(case.get("error")), "of two ranks": ranks}
 
 
-@pytest.mark.parametrize("name", ["drafters", "targets"])
+def write_sets(out: Path) -> Mapping[str, tuple[Path, ...]]:
+    """Every set of cases below ``out``: by the end of its golden file's name, its folder and that of the target."""
+    write_drafters(out / "drafters")
+    write_targets(out / "targets")
+    write_folders(out)
+    target = out / "drafters" / "target"
+    return {
+        "": (out / "drafters" / "cases", target),
+        "-targets": (out / "targets",),
+        "-folders": (out / "folders", target),
+        "-model-folders": (out / "model-folders",),
+    }
+
+
+SETS = ("", "-targets", "-folders", "-model-folders")
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_golden_files_are_what_the_loader_does(name: str, tmp_path: Path) -> None:
     if installed("sglang") != "0.5.23":
         pytest.skip("the tables describe SGLang 0.5.23")
-    if name == "drafters":
-        write_drafters(tmp_path / "all")
-        words, file = [tmp_path / "all" / "cases", tmp_path / "all" / "target"], "sglang-0.5.23.json"
-    else:
-        write_targets(tmp_path / "all")
-        words, file = [tmp_path / "all"], "sglang-0.5.23-targets.json"
+    words, file = write_sets(tmp_path)[name], f"sglang-0.5.23{name}.json"
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "tests.oracle.sglang_loader", *map(str, words), str(out)]
     subprocess.run(command, check=True, timeout=1800, cwd=ROOT)

@@ -13,30 +13,24 @@ from pathlib import Path
 import pytest
 
 from convertkit.engines.transformers_load import VERSION, VERSIONS
-from tests.engines.sglang_cases import write_drafters
-from tests.engines.sglang_target_cases import write_targets
-from tests.oracle.test_sglang_loader import GOLDEN, ROOT, installed, without_messages
+from tests.oracle.test_sglang_loader import GOLDEN, ROOT, SETS, installed, without_messages, write_sets
+from tests.oracle.watching import stated_config
 
 pytestmark = pytest.mark.oracle
 
 
 def packed(folder: Path) -> bool:
     """Whether compressed-tensors packed a case."""
-    config = json.loads((folder / "config.json").read_text())
+    config = stated_config(folder)
     block = config.get("quantization_config") or config.get("compression_config") or {}
     return isinstance(block, dict) and block.get("quant_method") == "compressed-tensors"
 
 
-@pytest.mark.parametrize("name", ["drafters", "targets"])
+@pytest.mark.parametrize("name", SETS)
 def test_golden_files_are_what_from_pretrained_does(name: str, tmp_path: Path) -> None:
     if installed("transformers") not in VERSIONS or not installed("torch"):
         pytest.skip(f"the tables describe transformers {', '.join(VERSIONS)}")
-    if name == "drafters":
-        write_drafters(tmp_path / "all")
-        folder, file = tmp_path / "all" / "cases", f"transformers-{VERSION}.json"
-    else:
-        write_targets(tmp_path / "all")
-        folder, file = tmp_path / "all", f"transformers-{VERSION}-targets.json"
+    folder, file = write_sets(tmp_path)[name][0], f"transformers-{VERSION}{name}.json"
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "tests.oracle.transformers_loader", str(folder), str(out)]
     subprocess.run(command, check=True, timeout=1800, cwd=ROOT)

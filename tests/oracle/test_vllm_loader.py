@@ -24,6 +24,8 @@ SETS: Mapping[str, tuple[str, ...]] = {
     "-targets": ("targets",),
     "-ranks": ("ranks", "target"),
     "-target-ranks": ("target-ranks",),
+    "-folders": ("folders", "target"),
+    "-model-folders": ("model-folders",),
 }
 """End of the golden file's name: the folders to give to the loader."""
 

@@ -37,7 +37,7 @@ SETTINGS = {
 
 sys.path.insert(0, str(Path(__file__).parent))
 import vllm_stand_ins as stand_ins  # noqa: E402
-from watching import MEMORY_BYTES, bits, pattern  # noqa: E402
+from watching import MEMORY_BYTES, bits, pattern, stated_config  # noqa: E402
 
 
 def speculation(config: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def load(folder: Path, target: Path, rank: int = 0, size: int = 1) -> dict[str, 
     try:
         given: dict[str, Any] = {}
         if not alone:
-            method = speculation(json.loads((folder / "config.json").read_text()))
+            method = speculation(stated_config(folder))
             given = {"speculative_config": {**method, "model": str(folder)}}
         config = EngineArgs(
             model=str(target), skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256,
@@ -185,7 +185,7 @@ def load(folder: Path, target: Path, rank: int = 0, size: int = 1) -> dict[str, 
             model = stand_ins.entry(config.speculative_config.method)(lender, config)
         return {"loads": True, **parameters(watch, model, lender)}
     except Exception as error:
-        message = " ".join(str(error).split())[:200].replace(str(folder), folder.name)
+        message = " ".join(str(error).split()).replace(str(folder), folder.name)[:200]
         return {"loads": False, "stage": stage, "error": f"{type(error).__name__}: {message}"}
 
 

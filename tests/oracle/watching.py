@@ -12,6 +12,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 PATTERNS = {1: 0xA5, 2: 0x7FA5, 4: 0x7FA5A5A5, 8: 0x5AA55A12345678}
@@ -20,6 +21,15 @@ PATTERNS = {1: 0xA5, 2: 0x7FA5, 4: 0x7FA5A5A5, 8: 0x5AA55A12345678}
 NAN_F8 = 0x7F
 MEMORY_BYTES = 6 << 30
 """A config that is read wrongly may ask for a model of full size."""
+
+
+def stated_config(folder: Path) -> dict[str, Any]:
+    """A drafter's config, as far as it can be read: what to serve it with follows from it."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def bits(tensor: Any) -> Any:

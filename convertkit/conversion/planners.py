@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,11 @@ from convertkit.containers.strict_json import dump_config
 from convertkit.conversion.identify import Identity
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, Unit, settle
 from convertkit.conversion.scales import LEAST_NORMAL_SCALE, SCALES, Hints, hints_digest, hints_of
-from convertkit.conversion.selection import bundles_of, choose
+from convertkit.conversion.selection import Chosen, bundles_of, choose
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Respell, Search
+from convertkit.dialects.planes import Planes
 from convertkit.dialects.scheme import SECTIONS, strip_quantization, with_quantization
-from convertkit.dialects.spelling import spelling_of
+from convertkit.dialects.spelling import Spelling, spelling_of
 from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, raise_all, refusal
@@ -61,10 +62,39 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
             fix="expand it first (dequant), or change its spelling (convert --to nvfp4-ct, nvfp4-modelopt)",
         )
     dialect = request.dialect or default_dialect(identity.layout)
-    spelling = spelling_of(dialect)
+    chosen = choose(source, identity.layout, request.include, request.exclude, user_groups(request.fuse))
+    units: list[Unit] = [*_packs(chosen, request, spelling_of(dialect))]
+    used = {name for unit in units for name in unit.inputs}
+    units.extend(_copies((ref for name, ref in source.tensors.items() if name not in used), chosen.bundles))
+    parameters = {
+        "dialect": dialect,
+        "scales": request.scales,
+        "arithmetic": SCALES[request.scales].arithmetic,
+        "reversible_scale": request.reversible_scale,
+        "allow_loss": request.allow_loss,
+        "marlin_safe": request.marlin_safe,
+        "global_scales_from": hints_digest(request.hints),
+        "include": list(request.include),
+        "exclude": list(request.exclude),
+        "fuse": list(request.fuse),
+        "target_layers": request.target_layers,
+        "matches": dict(chosen.matches),
+        "layout": identity.layout.name,
+    }
+    documents = _quantized_documents(source, dialect, units, identity, None, request.target_layers)
+    told = [item for item in identity.findings if item.severity != "error"]
+    return settle(
+        source,
+        Draft("pack-nvfp4", parameters, units, (), documents, told),
+        files.max_shard_bytes,
+        files.header_slack_bytes,
+    )
+
+
+def _packs(chosen: Chosen, request: PackRequest, spelling: Spelling) -> list[Pack]:
+    """One unit per fused group. Raises E_REFERENCE where hints were given and none is for a linear to pack."""
     scales = SCALES[request.scales]
     search: Search = "part" if scales.search == "lossless" and request.allow_loss else scales.search
-    chosen = choose(source, identity.layout, request.include, request.exclude, user_groups(request.fuse))
     packs = [
         Pack(
             group,
@@ -81,33 +111,7 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
     ]
     if request.hints and not any(unit.hints for unit in packs):
         raise refusal("E_REFERENCE", "the checkpoint to take global scales from has none of the linears to pack")
-    used = {name for unit in packs for name in unit.inputs}
-    units: list[Unit] = [
-        *packs,
-        *_copies((ref for name, ref in source.tensors.items() if name not in used), chosen.bundles),
-    ]
-    parameters = {
-        "dialect": dialect,
-        "scales": request.scales,
-        "arithmetic": scales.arithmetic,
-        "reversible_scale": request.reversible_scale,
-        "allow_loss": request.allow_loss,
-        "marlin_safe": request.marlin_safe,
-        "global_scales_from": hints_digest(request.hints),
-        "include": list(request.include),
-        "exclude": list(request.exclude),
-        "fuse": list(request.fuse),
-        "target_layers": request.target_layers,
-        "matches": dict(chosen.matches),
-        "layout": identity.layout.name,
-    }
-    documents = _quantized_documents(source, dialect, units, identity, None, request.target_layers)
-    return settle(
-        source,
-        Draft("pack-nvfp4", parameters, units, (), documents, _untied_notes(identity)),
-        files.max_shard_bytes,
-        files.header_slack_bytes,
-    )
+    return packs
 
 
 @dataclass(frozen=True)
@@ -131,15 +135,7 @@ def plan_expand(source: Checkpoint, identity: Identity, request: ExpandRequest, 
     units: list[Unit] = [
         Expand(packed, request.dtype, request.arithmetic, bundles[module]) for module, packed in planes.packed.items()
     ]
-    drops = [
-        Drop(packed.input_scale.spec.name, "activation scale of a quantized linear; a dense one has none")
-        for packed in planes.packed.values()
-        if packed.input_scale is not None
-    ]
-    if request.kv_scales == "drop":
-        drops.extend(
-            Drop(name, "scale of a quantized KV cache; kept with --kv-scales keep") for name in planes.kv_scales
-        )
+    drops = list(_scale_drops(planes, request.kv_scales))
     gone = {drop.name for drop in drops} | {name for unit in units for name in unit.inputs}
     rest = [ref for name, ref in source.tensors.items() if name not in gone]
     scales = set(planes.kv_scales)
@@ -162,6 +158,17 @@ def plan_expand(source: Checkpoint, identity: Identity, request: ExpandRequest, 
         files.max_shard_bytes,
         files.header_slack_bytes,
     )
+
+
+def _scale_drops(planes: Planes, kv_scales: str) -> Iterator[Drop]:
+    """Scales that a dense output has no place for: of activations and, unless kept, of the KV cache."""
+    for packed in planes.packed.values():
+        if packed.input_scale is not None:
+            name = packed.input_scale.spec.name
+            yield Drop(name, "activation scale of a quantized linear; a dense one has none")
+    if kv_scales == "drop":
+        for name in planes.kv_scales:
+            yield Drop(name, "scale of a quantized KV cache; kept with --kv-scales keep")
 
 
 def plan_respell(
@@ -230,8 +237,3 @@ def _with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
         if isinstance(changed.get(section), Mapping):
             changed[section] = _with_dtype(changed[section], dtype)
     return changed
-
-
-def _untied_notes(identity: Identity) -> list[Finding]:
-    """What ``identify`` noticed and a packer should hear again."""
-    return [item for item in identity.findings if item.severity != "error"]

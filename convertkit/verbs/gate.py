@@ -70,14 +70,7 @@ def gate(
     Raises:
         ConvertError: broken containers or planes (3), a global scale that is no positive number (1).
     """
-    if stored not in STORED:
-        raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
-    check_limits(limits)
-    if report is not None:
-        check_report_place(Path(report))
-    if as_served is not None and (as_served not in ENGINES or stored is not None):
-        names = ", ".join(ENGINES)
-        raise refusal("E_USAGE", f"--as-served takes one of {names}, and no --stored beside it")
+    _check_words(limits, stored, as_served, report)
     if device != "cpu":
         kernels_of(device)
     theirs, mine = open_checkpoint(reference), open_checkpoint(candidate)
@@ -107,8 +100,33 @@ def gate(
         summary=gate_summary(rows, whole, limits, STORED[stored], as_served),
         findings=findings,
     )
-    name = "FIDELITY_GATE.json" if report is None else Path(report).name
-    rendered = render_report(name, document, rows)
+    return gate_result(document, rows, findings, report)
+
+
+def _check_words(
+    limits: Mapping[str, float | None],
+    stored: str | None,
+    as_served: str | None,
+    report: str | os.PathLike[str] | None,
+) -> None:
+    if stored not in STORED:
+        raise refusal("E_USAGE", f"unknown dtype '{stored}' for --stored")
+    check_limits(limits)
+    if report is not None:
+        check_report_place(Path(report))
+    if as_served is not None and (as_served not in ENGINES or stored is not None):
+        names = ", ".join(ENGINES)
+        raise refusal("E_USAGE", f"--as-served takes one of {names}, and no --stored beside it")
+
+
+def gate_result(
+    document: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    findings: Sequence[Finding],
+    report: str | os.PathLike[str] | None,
+) -> GateResult:
+    """The rendered report, written where ``report`` says. Raises as ``write_report_files``, and E_SCHEMA."""
+    rendered = render_report("FIDELITY_GATE.json" if report is None else Path(report).name, document, rows)
     if report is not None:
         write_report_files(Path(report), rendered.files)
     status = 1 if any(item.severity == "error" for item in findings) else 0

@@ -26,9 +26,9 @@ from convertkit.forward.limits import DEFAULT_FORWARD_LIMITS, FORWARD_LIMITS, ju
 from convertkit.hub.arguments import from_hub
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
-from convertkit.release.report_files import check_report_place, write_report_files
-from convertkit.release.reports import envelope, render_report
-from convertkit.verbs.gate import STORED, GateResult, compared_files, served_by
+from convertkit.release.report_files import check_report_place
+from convertkit.release.reports import envelope
+from convertkit.verbs.gate import STORED, GateResult, compared_files, gate_result, served_by
 from convertkit.verbs.target import open_target
 from convertkit.workers import worker_count
 
@@ -97,11 +97,7 @@ def gate_forward(
         summary=_summary(rows, asked, limits, used, workers),
         findings=findings,
     )
-    rendered = render_report("FIDELITY_GATE.json" if report is None else Path(report).name, document, rows)
-    if report is not None:
-        write_report_files(Path(report), rendered.files)
-    status = 1 if any(item.severity == "error" for item in findings) else 0
-    return GateResult(rendered.document, rows, tuple(findings), status, rendered.files)
+    return gate_result(document, rows, findings, report)
 
 
 def _check_words(limits: Mapping[str, float | None], stored: str | None, as_served: str | None, device: str) -> None:

@@ -16,7 +16,7 @@ from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import paused_gc
 from convertkit.conversion.carry import carry_over
 from convertkit.conversion.desk import Desk
-from convertkit.conversion.place import Kind, check_place, check_space
+from convertkit.conversion.place import Kind, Place, check_place, check_space
 from convertkit.conversion.plan import Plan
 from convertkit.conversion.publish import publish
 from convertkit.conversion.run import execute
@@ -80,40 +80,19 @@ def carry_out(
     clock = Clock()
     if options.device != "cpu":
         kernels_of(options.device)
-    place = check_place(out, plan.source.paths, force=options.force, kind=kind)
-    refuse_leftovers(place)
-    needed_bytes = plan.output_bytes + side_bytes(plan.source.root, plan.side_files)
-    check_space(place, needed_bytes, reuse=plan.fingerprint if options.resume else None)
+    place = _free_place(plan, out, options, kind)
     # a plan of a hundred thousand tensors is millions of live objects: collecting would only walk them again and again
     with (
         paused_gc(),
         stop_on_signals() if stop is None else nullcontext(stop) as stop,
         Reader(plan.source) as reader,
     ):
-        buffers = Buffers(pinned=options.device == "cuda")
-        desk = Desk(reader, stop, options.progress, buffers, options.device)
+        desk = Desk(reader, stop, options.progress, Buffers(pinned=options.device == "cuda"), options.device)
         with (
             open_staging(place, plan.fingerprint, resume=options.resume, keep=options.keep) as staging,
             Background(lambda halt: source_digests(reader, halt) if given is None else {}) as sources,
         ):
-            with clock.stage("survey"):
-                facts = survey(plan, desk, worker_count(options.workers))
-            known = {} if given is None else given.tensors
-            written = _write(plan, facts, desk, staging, options, clock, known)
-            _refuse_broken(written.evidence, staging.resumed)
-            with clock.stage("source digest"):
-                source_files = source_rows(plan, sources.result() if given is None else given.files())
-            reader.assert_unchanged()
-            case = Case(
-                plan,
-                facts,
-                written.evidence,
-                staging.files,
-                written.output,
-                written.tensors,
-                written.files,
-                source_files,
-            )
+            case = _staged(plan, desk, staging, given or Given(sources.result), options, clock)
             with clock.stage("reports"):
                 reports = [reporter(case) for reporter in reporters]
                 rejected = judge(reports, staging, options)
@@ -123,14 +102,40 @@ def carry_out(
             with clock.stage("publish"):
                 published = publish(staging, stop)
     options.progress.done()
-    found = (
-        *plan.findings,
-        *staging.findings,
-        *published.findings,
-        *(item for report in reports for item in report.findings),
-    )
+    said = (item for report in reports for item in report.findings)
+    found = (*plan.findings, *staging.findings, *published.findings, *said)
     documents = {report.name: report.document for report in reports}
     return Result(published.out, plan, 1 if rejected else 0, found, documents, listed, carried.carried, clock.seconds)
+
+
+def _free_place(plan: Plan, out: Path, options: Options, kind: Kind) -> Place:
+    """Where the output goes, with room for it and nothing in the way."""
+    place = check_place(out, plan.source.paths, force=options.force, kind=kind)
+    refuse_leftovers(place)
+    needed_bytes = plan.output_bytes + side_bytes(plan.source.root, plan.side_files)
+    check_space(place, needed_bytes, reuse=plan.fingerprint if options.resume else None)
+    return place
+
+
+def _staged(plan: Plan, desk: Desk, staging: Staging, given: Given, options: Options, clock: Clock) -> Case:
+    """Write the output in staging and test every promise; what reports are made from."""
+    with clock.stage("survey"):
+        facts = survey(plan, desk, worker_count(options.workers))
+    written = _write(plan, facts, desk, staging, options, clock, given.tensors)
+    _refuse_broken(written.evidence, staging.resumed)
+    with clock.stage("source digest"):
+        source_files = source_rows(plan, given.files())
+    desk.reader.assert_unchanged()
+    return Case(
+        plan,
+        facts,
+        written.evidence,
+        staging.files,
+        written.output,
+        written.tensors,
+        written.files,
+        source_files,
+    )
 
 
 @dataclass(frozen=True)

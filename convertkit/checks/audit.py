@@ -8,7 +8,7 @@ should be is a finding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,7 @@ def audit_written(
     fuse: Sequence[Group] = (),
     scan: bool = False,
     wanted: Wanted | None = None,
+    values: Callable[[Checkpoint], Reader] = Reader,
 ) -> Audit:
     """Audit an opened checkpoint.
 
@@ -50,7 +51,7 @@ def audit_written(
     of their layout. ``fuse`` adds fused groups. Global scales are read; with ``scan`` also block scales, codes and
     dense weights (bad values become errors). Codes: all of E_PACK_*, E_SCALE_*, E_QCONFIG*, E_LAYOUT_*,
     E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE, and N_ON_GRID or W_PART_GRID for dense linears on a grid.
-    ``wanted`` adds engines, a target and a reference.
+    ``wanted`` adds engines, a target and a reference. ``values`` reads those of a checkpoint that is only planned.
     """
     if checkpoint.container == "gguf":
         from convertkit.checks.gguf_audit import audit_gguf
@@ -67,7 +68,7 @@ def audit_written(
         findings += plan_findings(checkpoint, expected)
     findings += layout_findings(checkpoint, identity.layout, identity.packed, identity.planes.kv_scales)
     findings += layer_findings(checkpoint, identity.layout)
-    with Reader(checkpoint) as reader:
+    with values(checkpoint) as reader:
         groups = fused_groups_of(identity, fuse)
         bits = global_bits(reader, identity.packed)
         findings += _scale_findings(identity.packed, bits)

@@ -115,8 +115,9 @@ def outcome(made: Result | DryRun, what: str) -> Outcome:
 def _planned(made: DryRun) -> Outcome:
     plan = made.plan
     rows = [(file.name, size_text(file.header.size_bytes), count_text(len(file.header.order))) for file in plan.files]
+    audited = () if made.audit is None else made.audit.findings
     lines = [
-        findings_text(plan.findings),
+        findings_text([*plan.findings, *audited]),
         f"plan of {plan.verb}: nothing was written",
         table(("file", "size", "tensors"), rows, right=(1, 2)),
         pairs(
@@ -135,7 +136,11 @@ def _planned(made: DryRun) -> Outcome:
         lines.append(
             "pattern matches:\n" + pairs([(name, count_text(count, "linear")) for name, count in matches.items()])
         )
-    return Outcome(document_of("plan", {**made.document, "dry_run": True}), "\n".join(filter(None, lines)))
+    if made.audit is not None:
+        errors = count_text(len(made.audit.errors), "error")
+        lines.append(f"the audit of the output would {f'reject it: {errors}' if made.status else 'pass'}")
+    document = document_of("plan", {**made.document, "dry_run": True})
+    return Outcome(document, "\n".join(filter(None, lines)), made.status)
 
 
 OPERATIONS = {

@@ -29,27 +29,33 @@ def _run_borrow(job: Job, unit: Borrow) -> dict[str, str]:
     return {out.spec.name: out.close()}
 
 
-def _run_offsets(job: Job, unit: Offsets) -> dict[str, str]:
+def shifted(reader: Reader, unit: Offsets) -> npt.NDArray[Any]:
     """Absolute ids less their index, or offsets and their index."""
-    stored = job.desk.reader.array(unit.source.spec.name)
+    stored: npt.NDArray[Any] = reader.array(unit.source.spec.name)
     places = np.arange(stored.size)
     wide = stored.astype(np.int64)
-    offsets = (wide + places if unit.back else wide - places).astype(stored.dtype)
+    return (wide + places if unit.back else wide - places).astype(stored.dtype)
+
+
+def masked(reader: Reader, unit: Mask) -> npt.NDArray[np.uint8]:
+    """True at every target id that the draft vocabulary has."""
+    ids = reader.array(unit.source.spec.name).astype(np.int64)
+    mask = np.zeros(unit.vocabulary, np.uint8)
+    mask[ids + np.arange(ids.size) if unit.form == "offsets" else ids] = 1
+    return mask
+
+
+def _run_offsets(job: Job, unit: Offsets) -> dict[str, str]:
     out = TensorOut(job, unit.outputs[0])
-    out.write(memoryview(offsets.tobytes()))
-    job.desk.progress.advance(offsets.nbytes)
+    out.write(memoryview(shifted(job.desk.reader, unit).tobytes()))
+    job.desk.progress.advance(unit.source.size_bytes)
     return {out.spec.name: out.close()}
 
 
 def _run_mask(job: Job, unit: Mask) -> dict[str, str]:
-    """True at every target id that the draft vocabulary has."""
-    stored: npt.NDArray[Any] = job.desk.reader.array(unit.source.spec.name)
-    ids = stored.astype(np.int64)
-    mask = np.zeros(unit.vocabulary, np.uint8)
-    mask[ids + np.arange(ids.size) if unit.form == "offsets" else ids] = 1
     out = TensorOut(job, unit.outputs[0])
-    out.write(memoryview(mask.tobytes()))
-    job.desk.progress.advance(stored.nbytes)
+    out.write(memoryview(masked(job.desk.reader, unit).tobytes()))
+    job.desk.progress.advance(unit.source.size_bytes)
     return {out.spec.name: out.close()}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, FileStamp, TensorRef, WeightFile
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.plan import Plan
+from convertkit.errors import Finding, finding
 
 
 def foresee(plan: Plan) -> Checkpoint:
@@ -38,7 +40,14 @@ def foresee(plan: Plan) -> Checkpoint:
         _object(plan, CONFIG),
         _object(plan, QUANT_CONFIG),
         plan.side_files,
+        findings=tuple(_notes(plan)),
     )
+
+
+def _notes(plan: Plan) -> Iterator[Finding]:
+    """What opening the folder will find; its headers and index are ours, and so without fault."""
+    if CONFIG not in (*plan.documents, *plan.side_files):
+        yield finding("W_NO_CONFIG", "warning", "no config.json", file=CONFIG)
 
 
 def _object(plan: Plan, name: str) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec, WeightFile
 from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG
-from convertkit.containers.safetensors import EncodedHeader, encode_ordered
+from convertkit.containers.safetensors import EncodedHeader, encode_ordered, name_fault
 from convertkit.containers.strict_json import dump_config, parse_json
 from convertkit.conversion.plan import METADATA, Draft, Plan, PlannedFile, settle
 from convertkit.conversion.units import Relabel
 from convertkit.dialects.planes import find_packed
 from convertkit.dialects.renaming import RenamedConfig, rename_config
-from convertkit.errors import ConvertError, Finding, finding, refusal
+from convertkit.errors import MAX_FAULTS, ConvertError, Finding, finding, raise_all, refusal
 from convertkit.layouts.likeness import Form
 from convertkit.layouts.renames import RenameRule, Renaming, apply_rules, idle_rules
 from convertkit.layouts.rules import families
@@ -46,8 +46,9 @@ class Rename:
 
 def work_out(source: Checkpoint, rules: Sequence[RenameRule], *, each: bool) -> Rename:
     """Apply rules to names and config. ``each``: every rule must have an effect or be in effect already, otherwise
-    one of them must. Raises ``ConvertError``: those of ``apply_rules``, and E_PATTERN_EMPTY."""
+    one of them must. Raises ``ConvertError``: those of ``apply_rules``, E_ST_NAME and E_PATTERN_EMPTY."""
     renaming = apply_rules(rules, tuple(source.tensors))
+    _refuse_names(renaming)
     modules = [name.rpartition(".")[0] or name for name in source.tensors]
     config = rename_config(source.config, source.quant_config, renaming, modules)
     idle = idle_rules(renaming, config.hits)
@@ -63,6 +64,15 @@ def work_out(source: Checkpoint, rules: Sequence[RenameRule], *, each: bool) -> 
     }
     config = replace(config, findings=(*renaming.findings, *config.findings))
     return Rename(renaming, config, documents)
+
+
+def _refuse_names(renaming: Renaming) -> None:
+    """Raise E_ST_NAME for new names that no reader would accept."""
+    faults = ((old, name_fault(new)) for old, new in renaming.names.items())
+    found = [(old, fault) for old, fault in faults if fault is not None]
+    raise_all(
+        finding(code, "error", f"its new name: {what}", tensor=old) for old, (code, what) in found[:MAX_FAULTS]
+    )  # fmt: skip
 
 
 def _idle(idle: Sequence[RenameRule], source: Checkpoint) -> ConvertError:
@@ -117,17 +127,22 @@ def plan_rename(
         for file in source.files
     ]
     documents = {**change.documents, **dict(renamed_indexes(source, change.renaming))}
-    draft = Draft("fix-keys", parameters, units, (), documents, (*notes, *change.config.findings), files)
+    told = [item for item in source.findings if item.code == "W_INDEX_TOTAL"]  # the new index has the right one
+    draft = Draft("fix-keys", parameters, units, (), documents, (*told, *notes, *change.config.findings), files)
     return settle(source, draft, slack_bytes=slack_bytes)
 
 
 def renamed_indexes(source: Checkpoint, renaming: Renaming) -> Iterator[tuple[str, bytes]]:
-    """The shard indexes of the source's folder with the new names; what else they say stays."""
+    """The shard indexes of the source's folder with the new names; what else they say stays, but for a wrong total,
+    which no manifest would list."""
+    total = sum(ref.size_bytes for ref in source.tensors.values())
     for name in sorted(os.listdir(source.root)) if not source.is_file else ():
         if name.endswith(INDEX_SUFFIX):
             document = parse_json(read_small(source.root, name), name)
             weight_map = {renaming.new_name(key): value for key, value in document["weight_map"].items()}
             document["weight_map"] = dict(sorted(weight_map.items()))
+            if document.get("metadata", {}).get("total_size", total) != total:
+                document["metadata"]["total_size"] = total
             yield name, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 

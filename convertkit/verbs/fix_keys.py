@@ -20,13 +20,14 @@ from convertkit.errors import Finding, finding, refusal, shown
 from convertkit.hub.arguments import from_hub
 from convertkit.release.recorded import recorded
 from convertkit.release.report_files import check_report_place, write_report_files
+from convertkit.verbs.beside import Beside
 from convertkit.verbs.case import Options, Result
 from convertkit.verbs.edit_keys import edit_in_place
 from convertkit.verbs.key_rules import Wanted, rules_of
 from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.quick import carry_quickly
-from convertkit.verbs.rename_report import audit_beside, edited_report, rename_report, report_parts
+from convertkit.verbs.rename_report import edited_report, rename_report, report_parts
 
 Recovery = Literal["finish", "undo"]
 NAMED_ONLY = ("E_FUSED_SCALE",)
@@ -164,11 +165,12 @@ def _to_new(
         return _nothing(change, notes)
     known = recorded(checkpoint)
     plan = plan_rename(checkpoint, change, known.tensors, _parameters(change, wanted), slack_bytes, notes)
+    beside = Beside(checkpoint, NAMED_ONLY, options.engines)
     if only_plan:
-        return dry_run(plan)
+        return dry_run(plan) if quick else beside.foreseen(plan)
     if quick:
         return carry_quickly(plan, out, change, known, options)
-    return carry_out(plan, out, [rename_report(change), audit_beside(checkpoint, NAMED_ONLY)], options)
+    return carry_out(plan, out, [rename_report(change), beside.report], options)
 
 
 def _nothing(change: Rename, notes: Sequence[Finding], recovered: Sequence[Finding] = ()) -> Keys:

@@ -9,16 +9,23 @@ from itertools import repeat
 from typing import Any
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.checks.audited import Audit
 from convertkit.conversion.plan import Plan, Unit
 from convertkit.conversion.units import Pack, Relabel
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """A plan that was not carried out."""
+    """A plan that was not carried out. ``audit`` is what the audit of the output would say, where that is foreseen."""
 
     plan: Plan = field(repr=False)
     document: Mapping[str, Any] = field(repr=False)
+    audit: Audit | None = field(default=None, repr=False)
+
+    @property
+    def status(self) -> int:
+        """That of the run: 1 if the audit would reject the output, as far as it is foreseen."""
+        return 1 if self.audit is not None and self.audit.errors else 0
 
 
 def describe(plan: Plan) -> dict[str, Any]:
@@ -61,5 +68,12 @@ def _made(unit: Unit) -> Iterator[tuple[TensorSpec, tuple[str, ...]]]:
     return zip(unit.outputs, repeat(unit.inputs))
 
 
-def dry_run(plan: Plan) -> DryRun:
-    return DryRun(plan, describe(plan))
+def dry_run(plan: Plan, audit: Audit | None = None) -> DryRun:
+    document = describe(plan)
+    if audit is not None:
+        document["audit"] = {
+            "verdict": "fail" if audit.errors else "pass",
+            "summary": dict(audit.summary),
+            "findings": [item.as_json() for item in audit.findings],
+        }
+    return DryRun(plan, document, audit)

@@ -151,7 +151,7 @@ def _audited(work: Work, path: str) -> Iterator[Finding]:
 
 def _carried(report: Mapping[str, Any]) -> set[str]:
     """Codes of errors that a repair or renaming found in its source already, or was asked to make: it states them as
-    warnings (``verbs.rename_report.audit_beside``)."""
+    warnings (``verbs.beside``)."""
     if report["plan"]["verb"] not in ("repair", "fix-keys"):
         return set()
     items = (item for item in report["findings"] if item["severity"] == "warning")

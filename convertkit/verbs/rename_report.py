@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.checks.audit import audit_written
 from convertkit.conversion.renaming import Rename, tensors_by_file
 from convertkit.errors import Finding
 from convertkit.layouts.rules import families
@@ -15,7 +13,7 @@ from convertkit.release.recorded import Recorded
 from convertkit.release.reports import envelope, render_report
 from convertkit.verbs.case import Case, Report, Reporter
 from convertkit.verbs.edit_keys import Edited
-from convertkit.verbs.reporting import AUDIT, report_of
+from convertkit.verbs.reporting import report_of
 
 RENAME = "RENAME_REPORT.json"
 
@@ -148,22 +146,3 @@ def edited_report(
 def _digest(known: Recorded, path: str) -> str | None:
     entries = () if known.manifest is None else known.manifest.files
     return next((entry.sha256 for entry in entries if entry.path == path and not entry.is_pending), None)
-
-
-def audit_beside(source: Checkpoint, accepted: Iterable[str] = ()) -> Reporter:
-    """LOAD_SHAPE_AUDIT.json of the output. What the audit of the source says as well is no reason to refuse a repair
-    of something else, so such errors become warnings, as do those of ``accepted`` codes, which were asked for."""
-    asked = frozenset(accepted)
-
-    def report(case: Case) -> Report:
-        before = asked | {item.code for item in audit_written(source).findings if item.severity == "error"}
-        audit = audit_written(case.output, case.plan.outputs.values())
-        found = [
-            replace(item, severity="warning") if item.severity == "error" and item.code in before else item
-            for item in audit.findings
-        ]
-        errors = sum(item.severity == "error" for item in found)
-        summary = {**audit.summary, "errors": errors, "warnings": sum(item.severity == "warning" for item in found)}
-        return report_of(AUDIT, "load-shape-audit", case, audit.rows, summary, found)
-
-    return report

@@ -25,10 +25,10 @@ from convertkit.conversion.units import Copy
 from convertkit.errors import Finding, check_text, finding, refusal, shown
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.fusions import EXPERT_FORMS
+from convertkit.verbs.beside import Beside
 from convertkit.verbs.case import Case, Options, Report, Reporter, Result
 from convertkit.verbs.line import carry_out
-from convertkit.verbs.planned import DryRun, dry_run
-from convertkit.verbs.rename_report import audit_beside
+from convertkit.verbs.planned import DryRun
 from convertkit.verbs.reporting import report_of
 
 REPAIR = "REPAIR_REPORT.json"
@@ -85,10 +85,11 @@ def repair(
     if not work.effects:
         return _untouched(work)
     plan = _plan(work, request, rows, header_slack_bytes)
-    if only_plan:
-        return dry_run(plan)
     stacked = ["E_PACK_STACKED"] if EXPERT_FORMS.keys() & set(request.fuse) else []
-    return carry_out(plan, Path(out), [repair_report(work, rows), audit_beside(checkpoint, stacked)], options)
+    beside = Beside(checkpoint, stacked, options.engines)
+    if only_plan:
+        return beside.foreseen(plan)
+    return carry_out(plan, Path(out), [repair_report(work, rows), beside.report], options)
 
 
 def _open(path: Path, request: RepairRequest) -> Loose:

@@ -1,0 +1,105 @@
+"""Values of an output that is planned and not written: worked out from the source when they are asked for.
+
+With ``foreseen.foresee`` an output can be audited before a byte of it is written. Plans of copies, renamings and
+repairs only: what packs or expands is not worked out here. Meant for small tensors.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from convertkit.checkpoint import Checkpoint, TensorRef
+from convertkit.containers.reader import Reader
+from convertkit.conversion.drafter_run import masked, shifted
+from convertkit.conversion.drafter_units import Mask, Offsets
+from convertkit.conversion.plan import Plan, Unit
+from convertkit.conversion.surgery_units import Fold, Rearrange, row_elements
+from convertkit.conversion.units import Copy, Relabel
+from convertkit.dtypes import size_bytes
+from convertkit.errors import refusal
+
+
+class PlannedReader(Reader):
+    """Reads a checkpoint that ``foresee`` gave for ``plan``; ``source`` is open for the plan's source."""
+
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, source: Reader) -> None:
+        self.checkpoint = checkpoint
+        self._source = source
+        self._units: dict[str, Unit] = {}
+        self._copied: dict[str, TensorRef] = {}
+        for unit in plan.units:
+            if isinstance(unit, Relabel):
+                self._copied.update(zip(unit.names, unit.sources, strict=True))
+            elif isinstance(unit, Copy):
+                self._copied[unit.name] = unit.source
+            else:
+                self._units.update((spec.name, unit) for spec in unit.outputs)
+        self._places: dict[str, list[tuple[int, str]]] = {}
+        for name, ref in checkpoint.tensors.items():
+            if ref.size_bytes:
+                self._places.setdefault(ref.file, []).append((ref.start, name))
+        for places in self._places.values():
+            places.sort()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The source belongs to the caller."""
+
+    def read_into(self, ref: TensorRef, first_byte: int, buffer: memoryview) -> None:
+        """As of a file; ``ref`` may point inside of a tensor."""
+        if not len(buffer):
+            return
+        place = ref.start + first_byte
+        places = self._places[ref.file]
+        start, name = places[bisect_right(places, place, key=lambda item: item[0]) - 1]
+        if name in self._copied:
+            self._source.read_into(self._copied[name], place - start, buffer)
+        else:
+            buffer[:] = self._made(name)[place - start : place - start + len(buffer)]
+
+    def bytes_of(self, name: str) -> bytes:
+        ref = self.checkpoint.tensors[name]
+        buffer = bytearray(ref.size_bytes)
+        self.read_into(ref, 0, memoryview(buffer))
+        return bytes(buffer)
+
+    def fd(self, file: str) -> int:
+        raise refusal("E_INTERNAL", "a planned file cannot be opened", file=file)
+
+    def assert_unchanged(self) -> None:
+        self._source.assert_unchanged()
+
+    def _made(self, name: str) -> bytes:
+        unit = self._units[name]
+        maker = MAKERS.get(type(unit))
+        if maker is None:
+            raise refusal("E_INTERNAL", f"the values of a {unit.operation} are not worked out", tensor=name)
+        return maker(self._source, unit, name)
+
+
+def _rearranged(source: Reader, unit: Rearrange, name: str) -> bytes:
+    parts = []
+    for piece in unit.pieces:
+        row_bytes = size_bytes(unit.spec.dtype, (row_elements(piece.source.spec.shape),))
+        part = bytearray(piece.count * row_bytes)
+        source.read_into(piece.source, piece.first * row_bytes, memoryview(part))
+        parts.append(bytes(part))
+    return b"".join(parts)
+
+
+def _folded(source: Reader, unit: Fold, name: str) -> bytes:
+    if name == unit.packed.global_scale.spec.name:
+        return unit.global_bits.to_bytes(4, "little")
+    return source.bytes_of(name).translate(unit.table)
+
+
+MAKERS: Mapping[type, Callable[[Reader, Any, str], bytes]] = {
+    Rearrange: _rearranged,
+    Fold: _folded,
+    Offsets: lambda source, unit, name: shifted(source, unit).tobytes(),
+    Mask: lambda source, unit, name: masked(source, unit).tobytes(),
+}

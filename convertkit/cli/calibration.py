@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from convertkit.cli.common import SourcePath, force_option, shared_options
 from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, pairs, path_text
+
+if TYPE_CHECKING:
+    from convertkit.forward.calibration import Calibration
 
 
 @click.command(
@@ -42,10 +45,11 @@ def command(out: Path, dumps: tuple[Path, ...], shared: Shared, **words: Any) ->
     sequence, with token_ids [positions] and hidden_states [positions, layers, width]; --layers and --target-id say of
     what. With neither, the calibration OUT is checked and described.
     """
-    return run(shared, lambda progress: _outcome(out, dumps, words))
+    return run(shared, lambda progress: _outcome(out, _made(out, dumps, words)))
 
 
-def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outcome:
+def _made(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Calibration:
+    """The calibration that is generated, recorded from dumps, or read."""
     from convertkit.verbs import calibration
 
     store, force = words["store"].upper(), words["force"]
@@ -53,18 +57,20 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
         raise click.UsageError("name DUMPS or --drafter, not both")
     _refuse_words("drafter" if words["drafter"] is not None else "dumps" if dumps else "neither")
     if words["drafter"] is not None:
-        made = calibration.generate_calibration(
+        return calibration.generate_calibration(
             out, words["drafter"], positions=words["positions"], seed=words["seed"], store=store, force=force
         )
-    elif dumps:
+    if dumps:
         if words["layers"] is None or words["target_id"] is None:
             raise click.UsageError("DUMPS need --layers and --target-id")
-        made = calibration.record_calibration(
+        return calibration.record_calibration(
             out, dumps, layers=_numbers(words["layers"]), target=words["target_id"], dtype=words["target_dtype"],
             recorded_from=words["recorded_from"], store=store, force=force,
         )  # fmt: skip
-    else:
-        made = calibration.read_calibration(out)
+    return calibration.read_calibration(out)
+
+
+def _outcome(out: Path, made: Calibration) -> Outcome:
     width = next((values.shape[1] for values in made.hidden.values()), 0)
     sequences = len(set(made.sequences.tolist()))
     about = {
@@ -78,19 +84,13 @@ def _outcome(out: Path, dumps: tuple[Path, ...], words: dict[str, Any]) -> Outco
         "sequences": sequences,
         "recorded": int(made.recorded.sum()),
     }
+    of = f"recorded, of {made.target}" if made.origin == "recorded" else "generated,"
+    positions = f"{about['positions']} in {count_text(sequences, 'sequence')}, {about['recorded']} by the target"
     lines = [
         ("calibration", path_text(out)),
-        (
-            "states",
-            f"recorded, of {made.target} in {made.dtype}"
-            if made.origin == "recorded"
-            else f"generated, in {made.dtype}",
-        ),
+        ("states", f"{of} in {made.dtype}"),
         ("target layers", f"{', '.join(map(str, made.layers))}, {width} wide"),
-        (
-            "positions",
-            f"{about['positions']} in {count_text(sequences, 'sequence')}, {about['recorded']} by the target",
-        ),
+        ("positions", positions),
     ]
     return Outcome(document_of("calibration", about), pairs(lines))
 

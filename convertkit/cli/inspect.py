@@ -42,47 +42,16 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     """The document as text that fits a page."""
     yield pairs(_summary(document), indent=0)
     yield ""
-    yield table(
-        ("grid", "tensors", "parameters", "share", "size"),
-        [
-            (
-                row["grid"],
-                count_text(row["tensors"]),
-                count_text(row["parameters"]),
-                f"{100 * row['share']:.2f} %",
-                size_text(row["size_bytes"]),
-            )
-            for row in document["grids"]
-        ],
-        right=(1, 2, 3, 4),
-    )
+    yield _grids(document["grids"])
     if document.get("drafter"):
         yield ""
         yield from drafter_lines(document["drafter"])
     if document["packed"]:
         yield ""
-        yield table(
-            ("packed linears", "count", "shape [out, in]"),
-            [(row["template"], count_text(row["count"]), _shapes(row["shapes"])) for row in document["packed"]],
-            right=(1,),
-        )
+        yield _packed(document["packed"])
     if "families" in document:
         yield ""
-        yield table(
-            ("tensors", "count", "role", "dtype", "shape", "size"),
-            [
-                (
-                    row["template"],
-                    count_text(row["count"]),
-                    row["role"],
-                    ", ".join(row["dtypes"]),
-                    _shapes(row["shapes"]),
-                    size_text(row["size_bytes"]),
-                )
-                for row in document["families"]
-            ],
-            right=(1, 5),
-        )
+        yield _families(document["families"])
     if document["findings"]:
         yield ""
         yield from _findings(document["findings"])
@@ -106,6 +75,40 @@ def _summary(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "packable", f"{count_text(packable['linears'], 'dense linear')}, {count_text(default)} of them by default"
     yield from _named("side files", document["side_files"])
     yield from _named("not copied", [f"{name} ({why})" for name, why in document["not_copied"].items()])
+
+
+def _grids(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = [
+        (
+            row["grid"],
+            count_text(row["tensors"]),
+            count_text(row["parameters"]),
+            f"{100 * row['share']:.2f} %",
+            size_text(row["size_bytes"]),
+        )
+        for row in rows
+    ]
+    return table(("grid", "tensors", "parameters", "share", "size"), cells, right=(1, 2, 3, 4))
+
+
+def _packed(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = [(row["template"], count_text(row["count"]), _shapes(row["shapes"])) for row in rows]
+    return table(("packed linears", "count", "shape [out, in]"), cells, right=(1,))
+
+
+def _families(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = [
+        (
+            row["template"],
+            count_text(row["count"]),
+            row["role"],
+            ", ".join(row["dtypes"]),
+            _shapes(row["shapes"]),
+            size_text(row["size_bytes"]),
+        )
+        for row in rows
+    ]
+    return table(("tensors", "count", "role", "dtype", "shape", "size"), cells, right=(1, 5))
 
 
 def _dialect(document: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.text import count_text, findings_text, shown_cell, size_text
 
 if TYPE_CHECKING:
-    from convertkit.verbs.verify import VerifyResult
+    from convertkit.verbs.verify_listed import VerifyResult
 
 VERDICTS = {
     0: "passed",

@@ -85,6 +85,23 @@ def _check_size(highest: int, size: int, file: str) -> None:
 
 
 def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tuple[dict[str, Value], dict[str, int]]:
+    vocabulary = _vocabulary(document)
+    name = pre or recognise(document)
+    if name is None:
+        raise _refuse(f"unknown pre-tokenizer: {described(document.get('pre_tokenizer'))}", DOCUMENT,
+                      "name llama.cpp's own with --pre NAME, if it has one for these steps")  # fmt: skip
+    tokens, types, ids = _numbered(vocabulary, document.get("added_tokens"), size)
+    return {
+        "tokenizer.ggml.model": text("gpt2"),
+        "tokenizer.ggml.pre": text(name),
+        "tokenizer.ggml.tokens": strings(tokens),
+        "tokenizer.ggml.token_type": numbers("i32", types),
+        "tokenizer.ggml.merges": strings(_merges(document["model"].get("merges"))),
+    }, ids
+
+
+def _vocabulary(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Tokens to their numbers, of a byte-level BPE. Raises E_TOKENIZER for any other tokenizer, or none."""
     file, model = DOCUMENT, document.get("model", {})
     if not document:
         raise _refuse(
@@ -101,10 +118,14 @@ def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tupl
         raise _refuse(
             "no byte-level BPE tokenizer", file, "copy the vocabulary from a GGUF: --target-model TARGET.gguf"
         )
-    name = pre or recognise(document)
-    if name is None:
-        raise _refuse(f"unknown pre-tokenizer: {described(document.get('pre_tokenizer'))}", file,
-                      "name llama.cpp's own with --pre NAME, if it has one for these steps")  # fmt: skip
+    return vocabulary
+
+
+def _numbered(
+    vocabulary: Mapping[str, Any], added_tokens: Any, size: int
+) -> tuple[list[str], list[int], dict[str, int]]:
+    """Tokens [size] and their types [size], by number, and the number of each token."""
+    file = DOCUMENT
     ids: dict[str, int] = {}
     tokens = [f"[PAD{i}]" for i in range(size)]
     types = [UNUSED] * size
@@ -114,7 +135,7 @@ def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tupl
         if types[number] != UNUSED:
             raise _refuse(f"tokens {tokens[number]!r} and {token!r} have the same number", file, "fetch the file again")
         tokens[number], types[number] = token, NORMAL
-    for added in _rows(document.get("added_tokens")):
+    for added in _rows(added_tokens):
         token, number = _token(added.get("content"), added.get("id"), size, file)
         ids[token] = number
         control = added.get("special") or _looks_special(token)
@@ -122,13 +143,7 @@ def _byte_level(document: Mapping[str, Any], size: int, pre: str | None) -> tupl
             token if control else token.replace("▁", " "),
             CONTROL if control else USER_DEFINED,
         )
-    return {
-        "tokenizer.ggml.model": text("gpt2"),
-        "tokenizer.ggml.pre": text(name),
-        "tokenizer.ggml.tokens": strings(tokens),
-        "tokenizer.ggml.token_type": numbers("i32", types),
-        "tokenizer.ggml.merges": strings(_merges(model.get("merges"))),
-    }, ids
+    return tokens, types, ids
 
 
 def _rows(value: Any) -> list[dict[str, Any]]:

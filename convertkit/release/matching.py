@@ -76,17 +76,16 @@ def match(
     earlier = Earlier(releases)
     present = frozenset(tree.files)
     sizes, unreadable = _open_all(root, [path for path in listed if path in present])
-    wrong_size = {path for path, size in sizes.items() if listed[path].size_bytes not in (None, size)}
-    pending = {path for path in sizes if listed[path].is_pending and path not in wrong_size}
+    right_size = {path for path, size in sizes.items() if listed[path].size_bytes in (None, size)}
     to_hash = {
         path: size
         for path, size in sizes.items()
-        if path not in pending and (path not in wrong_size or earlier.may_hold(path, size))
+        if (not listed[path].is_pending if path in right_size else earlier.may_hold(path, size))
     }
-    to_hash.update(_earlier_extras(root, extra, present, earlier))
+    to_hash |= _earlier_extras(root, extra, present, earlier)
     by_file: dict[str, list[TensorEntry]] = {}
     for row in rows:
-        if (row.file in to_hash or row.file in pending) and row.file in stored and row.file not in wrong_size:
+        if row.file in right_size and row.file in stored:
             by_file.setdefault(row.file, []).append(row)
     found = sha256_all(root, to_hash, {path: stored[path] for path in by_file}, workers, progress)
     findings: list[Finding] = [*unreadable, *found.findings]

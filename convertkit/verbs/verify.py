@@ -4,77 +4,33 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from convertkit import __version__
-from convertkit.codes import CODES
 from convertkit.containers.folder import open_any
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.errors import ConvertError, finding, refusal
 from convertkit.hub.address import is_address
 from convertkit.hub.arguments import from_hub
 from convertkit.progress import SILENT, Progress
-from convertkit.release.claims import check_claims
 from convertkit.release.expected import Expected, read_expected
 from convertkit.release.listing import read_listing
-from convertkit.release.manifest import FileEntry
-from convertkit.release.matching import match
 from convertkit.release.paths import (
     HUB_EXTRAS,
     MANIFEST,
-    OWN_FILES,
     SUMS,
-    is_signature,
-    matches,
-    selected,
 )
 from convertkit.release.signed import signed_expectation, trust_of
-from convertkit.release.structure import check_structure, is_weights
 from convertkit.release.summary import reports_blamed
 from convertkit.release.tree import Tree, walk
-
-SEVERITIES = ("error", "warning", "note")
-STATUS_ORDER = (70, 4, 2, 3, 1, 6)
-"""When findings stand for several exit statuses the first of these counts: a folder that cannot be read or is
-malformed is not merely different, and one with other faults is not merely an earlier release."""
-
-
-@dataclass(frozen=True)
-class VerifyResult:
-    """Findings, errors first; the exit status; counts and digests."""
-
-    findings: tuple[Finding, ...]
-    status: int
-    summary: Mapping[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema": "convertkit.verify/1",
-            "tool": {"name": "convertkit", "version": __version__},
-            "verdict": "fail" if self.status else "pass",
-            "status": self.status,
-            "summary": dict(self.summary),
-            "findings": [item.as_json() for item in self.findings],
-        }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What of a folder is verified, and what may lie in it unlisted."""
-
-    only: tuple[str, ...]
-    allow_extra: tuple[str, ...]
-    card: bool = False
-    signature: str | None = None
-    signed: bool = False
-
-    def wants(self, path: str) -> bool:
-        return selected(path, self.only)
-
-    def allows(self, path: str) -> bool:
-        return matches(path, self.allow_extra)
+from convertkit.verbs.verify_listed import (
+    Choice,
+    VerifyResult,
+    empty_summary,
+    verify_listed,
+    verify_result,
+    without_manifest,
+)
 
 
 @from_hub("source", headers=("target_model",))
@@ -151,17 +107,31 @@ def verify(
     elif trust:
         raise refusal("E_USAGE", "--key, --certificate and --trust-config go with --signature")
     if not expected.readable:
-        return _without_manifest(root, tree, expected, choice, strict)
+        return without_manifest(root, tree, expected, choice, strict)
     with reports_blamed([root]):
-        result = _verify_listed(root, tree, expected, choice, strict, workers, progress)
+        result = verify_listed(root, tree, expected, choice, strict, workers, progress)
         if not recompute or any(item.severity == "error" for item in result.findings):
             return result
-        from convertkit.verbs.recompute import recompute as again
-
         asked = [path for path in tree.files if choice.wants(path)]
-        found = again(root, asked, source, target_model, workers, progress)
-        summary = {**result.summary, "recomputed": list(found.reports)}
-        return _result([*result.findings, *found.findings], strict, summary)
+        return _recomputed(result, root, asked, source, target_model, strict, workers, progress)
+
+
+def _recomputed(
+    result: VerifyResult,
+    root: Path,
+    asked: Sequence[str],
+    source: str | os.PathLike[str] | None,
+    target_model: str | os.PathLike[str] | None,
+    strict: bool,
+    workers: int,
+    progress: Progress,
+) -> VerifyResult:
+    """The result with what computing the reports anew adds to it."""
+    from convertkit.verbs.recompute import recompute
+
+    found = recompute(root, asked, source, target_model, workers, progress)
+    summary = {**result.summary, "recomputed": list(found.reports)}
+    return verify_result([*result.findings, *found.findings], strict, summary)
 
 
 def _from_hub(
@@ -191,109 +161,12 @@ def _verify_file(path: Path, choice: Choice, strict: bool, workers: int, progres
     if present and (path.name in expected.files or not expected.readable):
         alone = Choice((glob.escape(path.name),), choice.allow_extra)
         if not expected.readable:
-            return _without_manifest(path.parent, tree, expected, alone, strict)
-        return _verify_listed(path.parent, tree, expected, alone, strict, workers, progress)
+            return without_manifest(path.parent, tree, expected, alone, strict)
+        return verify_listed(path.parent, tree, expected, alone, strict, workers, progress)
     try:
         findings = list(open_any(path).findings)
     except ConvertError as error:
         findings = list(error.findings)
     message = "no manifest lists the file; only its structure was checked"
     findings.append(finding("W_MANIFEST_MISSING", "warning", message, file=path.name))
-    return _result(findings, strict, _counts(Expected(), {}, ()))
-
-
-def _without_manifest(root: Path, tree: Tree, expected: Expected, choice: Choice, strict: bool) -> VerifyResult:
-    """No manifest, or one that cannot be trusted: structure only, and never a pass."""
-    structure = check_structure(root, tree.files, [path for path in tree.files if choice.wants(path)])
-    findings = [*structure.findings, *expected.findings]
-    if not expected.manifests:
-        findings.append(_manifest_missing(root, tree))
-    return _result(findings, strict, _counts(expected, {}, ()))
-
-
-def _manifest_missing(root: Path, tree: Tree) -> Finding:
-    """Says where a manifest is, if one is near: in a subfolder, or in the folder above."""
-    message = f"there is neither {MANIFEST} nor {SUMS}, so only the structure was checked"
-    below = sorted({path.rpartition("/")[0] for path in tree.files if path.rpartition("/")[2] in (MANIFEST, SUMS)})
-    above = root.resolve().parent
-    if below:
-        fix = f"verify the subfolder that has one: {', '.join(shown(name) for name in below[:3])}"
-    elif any((above / name).is_file() for name in (MANIFEST, SUMS)):
-        fix = f"verify the folder above with --only '{shown(root.resolve().name)}/*'"
-    else:
-        fix = "fetch them, or, if you trust these files, write them with `convertkit manifest`"
-    return finding("E_MANIFEST_MISSING", "error", message, fix=fix)
-
-
-def _verify_listed(
-    root: Path, tree: Tree, expected: Expected, choice: Choice, strict: bool, workers: int, progress: Progress
-) -> VerifyResult:
-    listed = {path: entry for path, entry in expected.files.items() if choice.wants(path) or path in OWN_FILES}
-    _refuse_empty_patterns(choice, expected.files)
-    unlisted = [path for path in tree.paths if path not in expected.files and path not in (MANIFEST, SUMS)]
-    unlisted = [path for path in unlisted if choice.wants(path)]
-    allowed = [path for path in unlisted if choice.allows(path)]
-    passed = {*allowed, choice.signature}
-    signatures = [path for path in unlisted if is_signature(path) and path not in passed]
-    passed.update(signatures)
-    extra = [path for path in unlisted if path not in passed]
-    paths = {*tree.files, *expected.files}
-    weights = [path for path in paths if is_weights(path) and choice.wants(path) and path not in passed]
-    structure = check_structure(root, paths, weights)
-    matched = match(
-        root, tree, listed, extra, expected.tensors, structure.tensors, expected.supersedes, workers, progress
-    )  # fmt: skip
-    findings = [*structure.findings, *expected.findings, *matched.findings]
-    findings.extend(
-        finding("W_SIGNATURE_UNCHECKED", "warning", "a signature lies there and was not checked", file=path)
-        for path in signatures
-    )
-    stated = {path: entry.sha256 for path, entry in expected.files.items()}
-    other = {item.where.file for item in matched.findings}  # what a report of other bytes claims is no news
-    claimants = sorted(path for path in set(listed) & set(tree.files) if path not in other)
-    findings.extend(check_claims(root, claimants, stated, rows=strict))
-    counts = _counts(expected, listed, allowed)
-    if choice.signed:
-        counts["signed"] = not any(item.severity == "error" for item in findings)
-    if choice.card:
-        from convertkit.release.cards import check_cards
-
-        checked = check_cards(root, sorted(set(listed) & set(tree.files)), expected, structure.tensors)
-        findings.extend(checked.findings)
-        counts["card_claims"] = checked.claims
-    findings = _without_twins(findings)
-    counts.update(files_ok=matched.files_ok, size_bytes=matched.size_bytes, tensors=matched.tensors_ok)
-    return _result(findings, strict, counts)
-
-
-def _refuse_empty_patterns(choice: Choice, files: Mapping[str, FileEntry]) -> None:
-    for pattern in choice.only:
-        if not any(matches(path, [pattern.removeprefix("!")]) for path in files):
-            raise refusal("E_PATTERN_EMPTY", f"--only '{shown(pattern)}' matches no file that the manifest lists",
-                          fix="quote the pattern, as in --only 'bf16/*'")  # fmt: skip
-
-
-def _without_twins(findings: Sequence[Finding]) -> list[Finding]:
-    """Each problem once: structure and manifest may both meet a link that leads out, or a file that changes."""
-    return list({(item.code, item.where, item.message): item for item in findings}.values())
-
-
-def _counts(expected: Expected, listed: Mapping[str, FileEntry], allowed: Sequence[str]) -> dict[str, Any]:
-    return {
-        "manifests": list(expected.manifests),
-        "release_sha256": expected.release_sha256,
-        "files": len(listed),
-        "files_ok": 0,
-        "size_bytes": 0,
-        "tensors": 0,
-        "allowed": list(allowed),
-    }
-
-
-def _result(findings: Sequence[Finding], strict: bool, summary: Mapping[str, Any]) -> VerifyResult:
-    ordered = sorted(findings, key=lambda item: SEVERITIES.index(item.severity))
-    statuses = {CODES[item.code].status for item in ordered if item.severity == "error"}
-    if strict and any(item.severity == "warning" for item in ordered):
-        statuses.add(1)
-    status = next((number for number in STATUS_ORDER if number in statuses), max(statuses, default=0))
-    return VerifyResult(tuple(ordered), status, summary)
+    return verify_result(findings, strict, empty_summary(Expected(), {}, ()))

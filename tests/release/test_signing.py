@@ -23,7 +23,8 @@ from convertkit.cli.main import main
 from convertkit.errors import ConvertError
 from convertkit.release.signing import encoded
 from convertkit.verbs.sign import sign
-from convertkit.verbs.verify import VerifyResult, verify
+from convertkit.verbs.verify import verify
+from convertkit.verbs.verify_listed import VerifyResult
 from tests.release.recipes import write_recipe
 from tests.release.sigstore import Sigstore, new_key
 

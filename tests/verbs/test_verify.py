@@ -13,7 +13,8 @@ import pytest
 from convertkit.errors import ConvertError
 from convertkit.release.schemas import load_schema
 from convertkit.verbs.manifest import manifest
-from convertkit.verbs.verify import VerifyResult, verify
+from convertkit.verbs.verify import verify
+from convertkit.verbs.verify_listed import VerifyResult
 from tests.release.makers import TENSORS, model, put, safetensors, sha256, sharded
 
 

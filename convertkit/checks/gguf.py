@@ -60,6 +60,7 @@ Found = tuple[tuple[Finding, ...], tuple[RecodedEvidence, ...]]
 
 
 def verify_recode(bench: Bench, unit: Recode) -> Found:
+    """Values by decoding both sides; copies by their digests, and the first rows of blocks by encoding them again."""
     name = unit.spec.name
     if unit.promise == "bytes":
         return bench.copy_faults(name), ()
@@ -127,6 +128,7 @@ def _differing_encoding(values: NDArray[np.float32], dtype: str, written: Bytes)
 
 
 def verify_regroup(bench: Bench, unit: Regroup) -> Found:
+    """Every block against the planes of its rows, every value of ``.scale`` against the stored scalar."""
     from convertkit.checks.kernels_blocks import differing_blocks
 
     weight, *scalars = unit.outputs
@@ -202,6 +204,7 @@ def _packed_again(
 
 
 def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
+    """Every plane against the blocks of its rows, every scalar against the value that belongs to the matrix."""
     from convertkit.checks.kernels_blocks import differing_blocks
 
     codes, scales, *scalars = unit.outputs
@@ -222,6 +225,7 @@ def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
 
 
 def verify_ids(bench: Bench, unit: Ids) -> Found:
+    """Offsets plus their place are absolute ids; or the other way round."""
     before = np.frombuffer(bench.desk.reader.bytes_of(unit.source.spec.name), "<i8").tolist()
     after = np.frombuffer(bench.output.bytes_of(unit.name), "<i8").tolist()
     right = after == [value + unit.sign * place for place, value in enumerate(before)]
@@ -229,6 +233,7 @@ def verify_ids(bench: Bench, unit: Ids) -> Found:
 
 
 def verify_membership(bench: Bench, unit: Membership) -> Found:
+    """The marked places are the target ids, and no byte is anything but 0 or 1."""
     ids = set(np.frombuffer(bench.desk.reader.bytes_of(unit.source.spec.name), "<i8").tolist())
     stored = bench.output.bytes_of(unit.name)
     right = {place for place, value in enumerate(stored) if value == 1} == ids and set(stored) <= {0, 1}
@@ -236,6 +241,7 @@ def verify_membership(bench: Bench, unit: Membership) -> Found:
 
 
 def verify_given(bench: Bench, unit: Given) -> Found:
+    """The bytes that the plan holds."""
     right = bench.output.bytes_of(unit.spec.name) == unit.data
     return (() if right else (broken(unit.spec.name, "is not what was planned"),)), ()
 

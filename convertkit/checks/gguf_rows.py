@@ -26,10 +26,12 @@ Bytes = NDArray[np.uint8]
 
 
 def width_of(shape: tuple[int, ...]) -> int:
+    """Elements of a row; 1 for a scalar."""
     return shape[-1] if shape else 1
 
 
 def row_bytes(ref: TensorRef) -> int:
+    """Bytes of a stored row, in whole blocks for block types."""
     row = STORED_TYPES[ref.spec.dtype]
     return width_of(ref.spec.shape) // row.block * row.bits // 8
 
@@ -107,6 +109,7 @@ def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype
 
 
 def dequantized(rows: Bytes, dtype: str) -> NDArray[np.float32]:
+    """gguf's own FP32 values [rows, width] of rows of a block type [rows, bytes of a row]."""
     from gguf import GGMLQuantizationType, quants
 
     with np.errstate(invalid="ignore", over="ignore"):

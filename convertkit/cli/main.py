@@ -112,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def dispatch(words: list[str]) -> int:
+    """Run one command line; its exit status. Failures that no command has reported are reported here."""
     options = words[: words.index("--")] if "--" in words else words
     shared = Shared(as_json="--json" in options, traceback="--traceback" in options)
     try:

@@ -101,6 +101,7 @@ def interrupted_status(otherwise: int) -> int:
 
 
 def os_error_text(error: OSError) -> str:
+    """What the system says, with the file's name where it has one."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{shown(error.filename)}: {reason}" if error.filename is not None else reason
 

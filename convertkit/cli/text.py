@@ -91,6 +91,7 @@ def fitted(widths: Sequence[int], page: int) -> list[int]:
 
 
 def row_text(cells: Sequence[str], widths: Sequence[int], flush_right: frozenset[int]) -> str:
+    """One line of a table: cells cut and padded to their widths, numbers flush right."""
     parts = []
     for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
         text = cut(cell, width)

@@ -114,6 +114,7 @@ def first_parts(names: Sequence[str]) -> list[str]:
 
 
 def no_single_model(names: Sequence[str]) -> ConvertError:
+    """E_AMBIGUOUS_WEIGHTS for a folder with several GGUF models."""
     message = f"{len(names)} GGUF models: {', '.join(map(shown, names[:4]))}"
     return refusal("E_AMBIGUOUS_WEIGHTS", message, file=names[1],
                    fix="name one of the files instead of the folder")  # fmt: skip

@@ -144,4 +144,5 @@ def _encode_items(value: Numbers | Strings | Arrays) -> bytes:
 
 
 def encode_pair(key: str, value: Value) -> bytes:
+    """One key with its type and payload, as they stand in a file."""
     return _string(key) + encode_value(value)

@@ -20,6 +20,7 @@ from convertkit.layouts.fused import fused_groups
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.names import from_hub, to_hub
 from convertkit.layouts.reading import BORROWABLE
+from convertkit.layouts.rules import module_of
 
 SHARING = frozenset({"speculators-dflash", "speculators-dflash2", "speculators-dspark", "dflash", "dflash2"})
 """Layouts that always use the target's embeddings, and its head unless the vocabulary is reduced."""
@@ -84,12 +85,12 @@ def plan_tensors(move: Move) -> None:
         _unknown(move)
         _shared_copies(move, reader)
         respelled = _vocabulary_map(move, reader)
-    modules = {name.rpartition(".")[0] or name for name in move.names.values()}
+    modules = {module_of(name) for name in move.names.values()}
     bundles = {member: lead for lead, members in fused_groups(modules, move.out).items() for member in members}
     for name, ref in move.source.tensors.items():
         if name not in move.left and name not in respelled:
             new = move.names[name]
-            move.units.append(Copy(ref, new, bundles[new.rpartition(".")[0] or new]))
+            move.units.append(Copy(ref, new, bundles[module_of(new)]))
     if move.out.name == "dspark" and not move.reduced:
         _borrow(move)
 

@@ -76,6 +76,7 @@ def plan_back(
 
 
 def open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:
+    """What a GGUF says it is. Raises E_ARCH for an architecture without a table, E_GGUF_METADATA for broken keys."""
     name = source.metadata[ARCHITECTURE]
     arch = ARCHS.get(str(name.value)) if isinstance(name, Scalar) else None
     if arch is None:

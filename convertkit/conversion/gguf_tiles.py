@@ -46,6 +46,7 @@ def row_ranges(rows: int, width: int, head_rows: int = 1) -> Iterator[tuple[int,
 
 
 def head_rows_of(shape: tuple[int, ...], heads: int) -> int:
+    """Rows of one head, 1 where the rows are of no heads."""
     return shape[0] // heads if heads else 1
 
 

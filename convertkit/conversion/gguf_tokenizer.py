@@ -260,5 +260,6 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def token_count(vocabulary: Mapping[str, Value]) -> int:
+    """Tokens of a vocabulary, padding included."""
     tokens = vocabulary["tokenizer.ggml.tokens"]
     return len(tokens) if not isinstance(tokens, Scalar) else 0

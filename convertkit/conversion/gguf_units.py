@@ -32,6 +32,7 @@ def shape_of(source: Source) -> tuple[int, ...]:
 
 
 def dtype_of(source: Source) -> str:
+    """The stored dtype; NVFP4 for planes and blocks."""
     return source.spec.dtype if isinstance(source, TensorRef) else "NVFP4"
 
 

@@ -21,7 +21,7 @@ from convertkit.layouts.gguf_layouts import gguf_layout
 from convertkit.layouts.gguf_names import ARCHS
 from convertkit.layouts.layout import Kind, Layout, marks_of
 from convertkit.layouts.models import CAUSAL_LM, MULTIMODAL_LM, UNKNOWN, VISION_SEGMENTS
-from convertkit.layouts.rules import families, template_of, without_model
+from convertkit.layouts.rules import families, module_of, template_of, without_model
 
 Confidence = Literal["certain", "likely", "unknown"]
 
@@ -67,7 +67,7 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
     warning; an audit says error.
     """
     planes = find_packed(checkpoint)
-    modules = dict.fromkeys(name.rpartition(".")[0] or name for name in checkpoint.tensors)
+    modules = dict.fromkeys(module_of(name) for name in checkpoint.tensors)
     if checkpoint.container == "gguf":
         layout, confidence, reasons = identify_gguf(checkpoint.metadata)
     else:

@@ -82,6 +82,7 @@ def _is_named(fd: int, path: str) -> bool:
 
 
 def drop_lock(place: Place, fd: int, syscalls: Syscalls) -> None:
+    """Remove the lock file, then let go of it: whoever waits for it sees that its name is gone."""
     with suppress(OSError):
         syscalls.unlink(str(place.lock))
     os.close(fd)

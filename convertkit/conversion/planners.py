@@ -21,6 +21,7 @@ from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, raise_all, refusal
 from convertkit.layouts.fused import user_groups
+from convertkit.layouts.rules import module_of
 
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 DTYPE_KEYS = ("torch_dtype", "dtype")
@@ -141,7 +142,7 @@ def plan_expand(source: Checkpoint, identity: Identity, request: ExpandRequest, 
     scales = set(planes.kv_scales)
     casts = [ref for ref in rest if request.cast and _is_castable(ref, request.dtype, scales)]
     cast_names = {ref.spec.name for ref in casts}
-    units.extend(Cast(ref, request.dtype, bundles[_module(ref.spec.name)]) for ref in casts)
+    units.extend(Cast(ref, request.dtype, bundles[module_of(ref.spec.name)]) for ref in casts)
     units.extend(_copies((ref for ref in rest if ref.spec.name not in cast_names), bundles))
     config = _with_dtype(strip_quantization(source.config), request.dtype)
     documents = {CONFIG: dump_config(config)} if source.config else {}
@@ -196,12 +197,8 @@ def _errors(identity: Identity) -> list[Finding]:
     return [item for item in identity.findings if item.severity == "error"]
 
 
-def _module(name: str) -> str:
-    return name.rpartition(".")[0] or name
-
-
 def _copies(refs: Iterable[TensorRef], bundles: Mapping[str, str]) -> list[Copy]:
-    return [Copy(ref, ref.spec.name, bundles[_module(ref.spec.name)]) for ref in refs]
+    return [Copy(ref, ref.spec.name, bundles[module_of(ref.spec.name)]) for ref in refs]
 
 
 def _is_castable(ref: TensorRef, dtype: str, kv_scales: set[str]) -> bool:

@@ -20,7 +20,7 @@ from convertkit.dialects.renaming import RenamedConfig, rename_config
 from convertkit.errors import MAX_FAULTS, ConvertError, Finding, finding, raise_all, refusal
 from convertkit.layouts.likeness import Form
 from convertkit.layouts.renames import RenameRule, Renaming, apply_rules, idle_rules
-from convertkit.layouts.rules import families
+from convertkit.layouts.rules import families, module_of
 
 BLOCK_BYTES = 4096
 """Block of the filesystems that share or shift blocks. A payload keeps its place within a block, so that it can be
@@ -49,7 +49,7 @@ def work_out(source: Checkpoint, rules: Sequence[RenameRule], *, each: bool) -> 
     one of them must. Raises ``ConvertError``: those of ``apply_rules``, E_ST_NAME and E_PATTERN_EMPTY."""
     renaming = apply_rules(rules, tuple(source.tensors))
     _refuse_names(renaming)
-    modules = [name.rpartition(".")[0] or name for name in source.tensors]
+    modules = [module_of(name) for name in source.tensors]
     config = rename_config(source.config, source.quant_config, renaming, modules)
     idle = idle_rules(renaming, config.hits)
     if idle and (each or len(idle) == len(rules)):
@@ -170,6 +170,7 @@ def _runs(refs: Iterable[TensorRef]) -> Iterator[tuple[TensorRef, ...]]:
 
 
 def renamed_specs(refs: Iterable[TensorRef], renaming: Renaming) -> list[TensorSpec]:
+    """Tensors under their new names, in the order given."""
     return [TensorSpec(renaming.new_name(ref.spec.name), ref.spec.dtype, ref.spec.shape) for ref in refs]
 
 

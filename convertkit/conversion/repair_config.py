@@ -14,10 +14,7 @@ from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import ConvertError, refusal
 from convertkit.layouts.layout import config_value
-
-
-def module_of(name: str) -> str:
-    return name.rpartition(".")[0] or name
+from convertkit.layouts.rules import module_of
 
 
 def set_everywhere(work: Work, key: str, value: Any) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.repair_config import (
-    module_of,
     planes_after,
     remove_quantization,
     set_everywhere,
@@ -25,7 +24,7 @@ from convertkit.errors import ConvertError, Finding, finding, refusal
 from convertkit.layouts.fused import Group, fused_groups, user_groups
 from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.kv_scales import kv_scale_name, kv_scale_of
-from convertkit.layouts.rules import compile_template, families
+from convertkit.layouts.rules import compile_template, families, module_of
 
 INDEX_CODES = (
     *("E_INDEX", "E_INDEX_MISMATCH", "E_INDEX_TOTAL", "W_INDEX_TOTAL", "E_AMBIGUOUS_WEIGHTS"),
@@ -217,9 +216,11 @@ def surgery(work: Work, request: RepairRequest) -> None:
 
 
 def metadata(work: Work, request: RepairRequest) -> None:
+    """Pairs for the headers of the weight files."""
     work.effect("--metadata")
     work.metadata.update(request.metadata)
 
 
 def files(work: Work, request: RepairRequest) -> None:
+    """Only told here: the planner cuts the files."""
     work.effect("--merge" if request.merge else "--shard")

@@ -14,6 +14,7 @@ from convertkit.conversion.plan import Drop, Unit
 from convertkit.conversion.tiles import byte_chunks
 from convertkit.conversion.units import Copy
 from convertkit.errors import Finding, finding, refusal
+from convertkit.layouts.rules import module_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Work:
         """All units: those made, and copies of everything that no repair replaces or drops."""
         used = {name for unit in self.made for name in unit.inputs}
         copies = [
-            Copy(ref, self.renamed.get(name, name), _bundle(self.renamed.get(name, name)))
+            Copy(ref, self.renamed.get(name, name), module_of(self.renamed.get(name, name)))
             for name, ref in self.source.tensors.items()
             if name not in used and name not in self.dropped
         ]
@@ -112,10 +113,6 @@ class Work:
 
     def drops(self) -> list[Drop]:
         return [Drop(name, reason) for name, reason in self.dropped.items()]
-
-
-def _bundle(name: str) -> str:
-    return name.rpartition(".")[0] or name
 
 
 def same_bytes(reader: Reader, one: TensorRef, two: TensorRef) -> bool:

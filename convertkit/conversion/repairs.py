@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from convertkit.conversion.repair_config import (
-    module_of,
     requantize,
     set_config,
 )
@@ -29,6 +28,7 @@ from convertkit.conversion.repair_work import RepairRequest, Work
 from convertkit.conversion.surgery_units import Rearrange
 from convertkit.dialects.coverage import coverage_of, runtime_names
 from convertkit.errors import ConvertError, finding, refusal
+from convertkit.layouts.rules import module_of
 
 Step = Callable[[Work, RepairRequest], None]
 

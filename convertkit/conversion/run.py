@@ -226,6 +226,7 @@ drafters in ``drafter_run``."""
 
 
 def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
+    """What carries out a kind of unit; modules are imported only where a plan has their units."""
     if kind in RUNNERS:
         return RUNNERS[kind]
     from convertkit.conversion.drafter_run import DRAFTER_RUNNERS

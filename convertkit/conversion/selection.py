@@ -11,7 +11,7 @@ from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.fused import Group, fused_groups
 from convertkit.layouts.layout import Layout
-from convertkit.layouts.rules import compile_template, families, select
+from convertkit.layouts.rules import compile_template, families, module_of, select
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def candidate_linears(source: Checkpoint) -> dict[str, TensorRef]:
 
 def bundles_of(source: Checkpoint, layout: Layout, extra: Sequence[Group] = ()) -> dict[str, str]:
     """Each module that owns a tensor, to the lead of its fused group (itself if it is in none)."""
-    modules = {name.rpartition(".")[0] or name: None for name in source.tensors}
+    modules = {module_of(name): None for name in source.tensors}
     return {member: lead for lead, members in fused_groups(modules, layout, extra).items() for member in members}
 
 

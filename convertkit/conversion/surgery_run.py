@@ -28,6 +28,7 @@ def run_rearrange(job: Job, unit: Rearrange) -> dict[str, str]:
 
 
 def run_fold(job: Job, unit: Fold) -> dict[str, str]:
+    """Every block scale by the unit's table, and the shared global scale."""
     desk = job.desk
     scales, scalar = (TensorOut(job, spec) for spec in unit.outputs)
     table = np.frombuffer(unit.table, np.uint8)
@@ -42,6 +43,7 @@ def run_fold(job: Job, unit: Fold) -> dict[str, str]:
 
 
 def run_swap(job: Job, unit: Swap) -> dict[str, str]:
+    """Every byte of codes with its halves exchanged."""
     desk, out = job.desk, TensorOut(job, unit.source.spec)
     for offset, length in byte_chunks(unit.source.size_bytes):
         desk.stop.check()

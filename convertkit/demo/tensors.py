@@ -69,6 +69,7 @@ def mlp(at: str, width: str = "I") -> tuple[Row, ...]:
 
 
 def layer_norms(at: str) -> tuple[Row, ...]:
+    """The two norms of a decoder layer."""
     return (
         Row(f"{at}.input_layernorm.weight", "H", "norm"),
         Row(f"{at}.post_attention_layernorm.weight", "H", "norm"),

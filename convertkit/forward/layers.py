@@ -90,6 +90,7 @@ def projected(it: Drafters, at: str, x: Tensor, names: Sequence[str]) -> list[Te
 
 
 def mlp(it: Drafters, at: str, x: Tensor) -> Tensor:
+    """The gated MLP called ``at``; ``x`` [..., hidden]."""
     gate = ACTIVATIONS[it.spec.activation or "silu"](it.streams.linear(f"{at}.mlp.gate_proj", x))
     return it.streams.linear(f"{at}.mlp.down_proj", gate * it.streams.linear(f"{at}.mlp.up_proj", x))
 

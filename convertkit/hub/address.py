@@ -29,6 +29,7 @@ class Address:
 
 
 def is_address(text: str) -> bool:
+    """Whether a word names a repository on the hub and no path."""
     return text.startswith(SCHEME)
 
 

@@ -172,6 +172,11 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
+def module_of(name: str) -> str:
+    """The module that a tensor belongs to: ``a.b`` of ``a.b.weight``; a name of one part is its own."""
+    return name.rpartition(".")[0] or name
+
+
 def without_model(name: str) -> str:
     """A module name or template without a leading ``model.``, which users may leave out."""
     return name.removeprefix("model.")

@@ -36,6 +36,7 @@ class Cell:
 
 
 def number(value: float | int | None, form: str = ",") -> Cell:
+    """A cell that is set flush right; a dash for None."""
     return Cell("–" if value is None else format(value, form), number=True)
 
 

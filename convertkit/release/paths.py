@@ -77,4 +77,5 @@ def join(folder: str, name: str) -> str:
 
 
 def folder_of(path: str) -> str:
+    """The folder of a relative path; empty for one in the root."""
     return path.rpartition("/")[0]

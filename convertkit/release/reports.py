@@ -18,6 +18,7 @@ from convertkit import __version__
 from convertkit.containers.files import read_small
 from convertkit.containers.strict_json import dump_json, parse_json
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.release.paths import folder_of, join
 from convertkit.release.schemas import load_schema, schema_of
 
 MAX_INLINE_ROWS = 2_000
@@ -157,8 +158,7 @@ def report_faults(root: Path, path: str, document: Mapping[str, Any], *, rows: b
 
 
 def _rows_file_faults(root: Path, path: str, stated: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    folder = path.rpartition("/")[0]
-    place = f"{folder}/{stated['path']}" if folder else stated["path"]
+    place = join(folder_of(path), stated["path"])
     data = read_small(root, place, MAX_REPORT_BYTES)
     if hashlib.sha256(data).hexdigest() != stated["sha256"]:
         return [f"{shown(stated['path'])} has other bytes than the report states"]

@@ -31,6 +31,7 @@ class Structure:
 
 
 def is_weights(path: str) -> bool:
+    """Weight files and indexes, by their names."""
     return path.endswith((WEIGHTS, INDEX_SUFFIX, GGUF))
 
 

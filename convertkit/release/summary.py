@@ -108,6 +108,7 @@ def grid_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values without the nested ones."""
     return {key: value for key, value in values.items() if not isinstance(value, Mapping)}
 
 

@@ -45,7 +45,7 @@ def to_drafter(
     only_plan: bool = False,
     options: Options = Options(),
 ) -> Result | DryRun:
-    """Convert the drafter ``source`` to the format ``to`` (a key of ``convert.drafters.ROUTES``) in the folder ``out``.
+    """Convert the drafter ``source`` to the format ``to`` (a key of ``conversion.drafters.ROUTES``) in folder ``out``.
 
     Tensors are copied byte for byte under the names of the format, packed ones too; the config is written anew from
     what it means. ``target_model`` is the folder of the target: its config is read, and its weights, if there, to

@@ -55,7 +55,7 @@ def pack_nvfp4(
 
     Args:
         dialect: ``modelopt-mixed``, ``modelopt`` or ``compressed-tensors``; None for the layout's default.
-        scales: a word of ``convert.scales.SCALES``: ``auto`` packs groups that lie on an NVFP4 grid without loss and
+        scales: a word of ``conversion.scales.SCALES``: ``auto`` packs groups that lie on an NVFP4 grid without loss and
             others by ``amax`` (ModelOpt's arithmetic); ``lossless`` refuses the others; ``amax-llmcompressor``;
             ``mse``, ``four-over-six``: block scales of less squared error.
         allow_loss: with ``lossless``, also take weights that lie on a grid in part or not at all.

@@ -48,6 +48,7 @@ def report_of(
     found: Sequence[Finding],
     more: Mapping[str, Any] | None = None,
 ) -> Report:
+    """A rendered report of kind ``kind`` (a schema name) about the output of a run; ``more`` are further keys."""
     plan = case.plan
     document = envelope(
         kind,

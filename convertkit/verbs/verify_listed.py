@@ -19,6 +19,7 @@ from convertkit.release.paths import (
     MANIFEST,
     OWN_FILES,
     SUMS,
+    folder_of,
     is_signature,
     matches,
     selected,
@@ -123,7 +124,7 @@ def without_manifest(root: Path, tree: Tree, expected: Expected, choice: Choice,
 def _manifest_missing(root: Path, tree: Tree) -> Finding:
     """Says where a manifest is, if one is near: in a subfolder, or in the folder above."""
     message = f"there is neither {MANIFEST} nor {SUMS}, so only the structure was checked"
-    below = sorted({path.rpartition("/")[0] for path in tree.files if path.rpartition("/")[2] in (MANIFEST, SUMS)})
+    below = sorted({folder_of(path) for path in tree.files if path.rpartition("/")[2] in (MANIFEST, SUMS)})
     above = root.resolve().parent
     if below:
         fix = f"verify the subfolder that has one: {', '.join(shown(name) for name in below[:3])}"

@@ -107,7 +107,9 @@ workers_option = click.option(
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Plan and check everything, write nothing.")
 force_option = click.option("--force", is_flag=True, help="Replace an existing output, whole, when all is done.")
-resume_option = click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same plan.")
+resume_option = click.option(
+    "--resume", is_flag=True, help="Go on with an interrupted run of the same plan, if there is one."
+)
 max_shard_size_option = click.option(
     "--max-shard-size",
     "max_shard_bytes",

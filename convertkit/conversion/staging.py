@@ -75,6 +75,7 @@ def open_staging(
     After ``publish`` nothing of it is left. If the body fails, staging is removed, except after a signal or a
     full disk when at least one tensor is finished: then it is kept and the error says how to go on. ``keep``
     false (``--no-keep``) removes it always, and what dead runs of other plans left for the same destination.
+    ``resume`` continues what an earlier run of the plan left, and begins at the start where none left anything.
 
     Raises ``ConvertError``: E_OUT_LOCKED, E_RESUME (status 5), E_WRITE, E_NO_SPACE (status 4); an ``OSError``
     of the body becomes one of the last two.
@@ -123,7 +124,7 @@ def _prepare(place: Place, fingerprint: str, resume: bool, keep: bool, syscalls:
     mine = staging.base in others
     others = [path for path in others if path != staging.base]
     if resume and not mine:
-        raise _nothing_to_resume(place, others)
+        staging.findings.append(_begun_anew(place, others))
     for path in others:
         staging.findings.append(_debris(path, removed=not keep))
         if not keep:
@@ -217,16 +218,16 @@ def _debris(path: Path, *, removed: bool) -> Finding:
     return finding("W_UNFINISHED", "warning", message, fix=fix)
 
 
-def _nothing_to_resume(place: Place, others: list[Path]) -> ConvertError:
+def _begun_anew(place: Place, others: list[Path]) -> Finding:
+    """A note for ``--resume`` where nothing is unfinished. Raises E_RESUME where only something else is."""
     if others:
         names = ", ".join(shown(path.name) for path in others)
-        return refusal(
+        raise refusal(
             "E_RESUME", f"the unfinished output beside '{shown(place.out.name)}' is of another plan: {names}",
             fix="repeat the very command that was interrupted, or run without --resume",
         )  # fmt: skip
-    return refusal(
-        "E_RESUME", f"no unfinished output of '{shown(place.out.name)}' is there", fix="run without --resume"
-    )  # fmt: skip
+    message = f"no unfinished output of '{shown(place.out.name)}' is there, so the run began at the start"
+    return finding("N_NOTHING_TO_RESUME", "note", message)
 
 
 def _after_failure(staging: Staging, error: BaseException, keep: bool) -> BaseException:

@@ -20,17 +20,18 @@ from convertkit.conversion.sink import Sink, open_sink
 from convertkit.conversion.staging import Staging, open_staging, write_small
 from convertkit.conversion.stop import Stop, stop_on_signals
 from convertkit.conversion.units import Relabel
-from convertkit.errors import ConvertError, finding, refusal
+from convertkit.errors import ConvertError, finding
 from convertkit.release.recorded import Recorded
 from convertkit.verbs.case import Options, Result
 from convertkit.verbs.manifest import manifest
 
 
 def carry_quickly(plan: Plan, out: Path, change: Rename, known: Recorded, options: Options) -> Result:
-    """Carry out a plan of ``Relabel`` units without hashing. Raises as ``line.carry_out``; E_RESUME with
-    ``options.resume``, since nothing is known of half a file that nobody read."""
-    if options.resume:
-        raise refusal("E_RESUME", "a quick run cannot be resumed", fix="run it again without --resume")
+    """Carry out a plan of ``Relabel`` units without hashing. Raises as ``line.carry_out``.
+
+    Nothing of an interrupted run is kept, since nothing is known of half a file that nobody read: with
+    ``options.resume`` it begins at the start like any other.
+    """
     place = check_place(out, plan.source.paths, force=options.force)
     check_space(place, plan.output_bytes + side_bytes(plan.source.root, plan.side_files))
     with stop_on_signals() as stop, Reader(plan.source) as reader:

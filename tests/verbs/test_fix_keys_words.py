@@ -60,6 +60,13 @@ def test_checks_are_refused_where_none_is_made(tmp_path: Path, options: Options)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_quick_run_keeps_nothing_and_begins_at_the_start(tmp_path: Path) -> None:
+    source = model(tmp_path / "source")
+    fix_keys(source, tmp_path / "one", rename=[RULE], quick=True)
+    fix_keys(source, tmp_path / "two", rename=[RULE], quick=True, options=Options(resume=True))
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
 def test_a_dry_run_leaves_an_interrupted_change_as_it_is(tmp_path: Path) -> None:
     class Deadly(Kernel):
         def fsync(self, fd: int) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ConvertError": "convertkit.errors",
-    "Options": "convertkit.verbs.line",
+    "Options": "convertkit.verbs.case",
     "audit": "convertkit.verbs.audit",
     "convert": "convertkit.verbs.convert",
     "dequant": "convertkit.verbs.dequant",

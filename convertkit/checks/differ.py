@@ -58,7 +58,7 @@ class Difference:
 def weights_and_rest(checkpoint: Checkpoint) -> dict[str, Weight]:
     """Every logical weight by its dense name, and every other tensor (scales, damaged planes) by its own."""
     planes = find_packed(checkpoint)
-    whole = {ref.spec.name for module in planes.packed.values() for ref in module.refs[:3]}
+    whole = {ref.spec.name for module in planes.packed.values() for ref in module.planes}
     weights = {name: Weight(name, ref.spec.shape, ref) for name, ref in checkpoint.tensors.items() if name not in whole}
     for module, packed in planes.packed.items():
         name = f"{module}.weight"
@@ -267,7 +267,7 @@ def known_equal(mine: Weight, yours: Weight, left: Mapping[str, str], right: Map
     if isinstance(one, PackedModule) and isinstance(two, PackedModule):
         if one.spelling != two.spelling:
             return False
-        pairs = list(zip(one.refs[:3], two.refs[:3], strict=True))
+        pairs = list(zip(one.planes, two.planes, strict=True))
     elif isinstance(one, TensorRef) and isinstance(two, TensorRef):
         pairs = [(one, two)]
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from convertkit.cli.drafters import drafter_command
+from convertkit.cli.conversions import conversion_command
 
-command = drafter_command(
+command = conversion_command(
     "to-dspark",
+    "drafters",
     "convertkit to-dspark drafter-speculators drafter-native --target-model target",
     "Convert the DSpark drafter SOURCE to DeepSpec's format, which vLLM and SGLang serve, in the new folder OUT.",
 )

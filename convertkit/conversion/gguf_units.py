@@ -39,7 +39,7 @@ def dtype_of(source: Source) -> str:
 def names_of(source: Source) -> tuple[str, ...]:
     """Stored tensors that a weight is made from; an activation scale is not part of it."""
     if isinstance(source, PackedModule):
-        return tuple(ref.spec.name for ref in (source.codes, source.block_scale, source.global_scale))
+        return tuple(ref.spec.name for ref in source.planes)
     if isinstance(source, BlockWeight):
         return tuple(ref.spec.name for ref in (source.weight, source.scale) if ref is not None)
     return (source.spec.name,)
@@ -208,11 +208,8 @@ class Ungroup:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        specs = planes_of(self.module, self.spelling, *self.weight.spec.shape)
-        if self.input_scale is None:
-            return specs
-        name = f"{self.module}.{self.spelling.input_scale}"
-        return (*specs, TensorSpec(name, "F32", self.spelling.global_shape))
+        rows, width = self.weight.spec.shape
+        return planes_of(self.module, self.spelling, rows, width, self.input_scale is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,7 @@ class Expand:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        planes = (self.packed.codes, self.packed.block_scale, self.packed.global_scale)
-        return tuple(ref.spec.name for ref in planes)
+        return tuple(ref.spec.name for ref in self.packed.planes)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -185,19 +184,20 @@ class Respell:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        specs = planes_of(self.packed.module, self.spelling, self.packed.out_features, self.packed.in_features)
-        if self.packed.input_scale is None:
-            return specs
-        name = f"{self.packed.module}.{self.spelling.input_scale}"
-        return (*specs, TensorSpec(name, "F32", self.spelling.global_shape))
+        packed = self.packed
+        with_input = packed.input_scale is not None
+        return planes_of(packed.module, self.spelling, packed.out_features, packed.in_features, with_input)
 
 
 def planes_of(
-    module: str, spelling: Spelling, out_features: int, in_features: int
-) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    """Codes, block scales and global scale of one linear of shape [out_features, in_features]."""
-    return (
+    module: str, spelling: Spelling, out_features: int, in_features: int, with_input: bool = False
+) -> tuple[TensorSpec, ...]:
+    """Codes, block scales and global scale of one linear of shape [out_features, in_features]; ``with_input`` the
+    scale of its activations too."""
+    planes = (
         TensorSpec(f"{module}.{spelling.codes}", "U8", (out_features, in_features // 2)),
         TensorSpec(f"{module}.{spelling.block_scale}", "F8_E4M3", (out_features, in_features // GROUP)),
         TensorSpec(f"{module}.{spelling.global_scale}", "F32", spelling.global_shape),
     )
+    activation = TensorSpec(f"{module}.{spelling.input_scale}", "F32", spelling.global_shape)
+    return (*planes, activation) if with_input else planes

@@ -49,10 +49,14 @@ class PackedModule:
     in_features: int
 
     @property
+    def planes(self) -> tuple[TensorRef, TensorRef, TensorRef]:
+        """Codes, block scales and global scale: what the weight is decoded from."""
+        return (self.codes, self.block_scale, self.global_scale)
+
+    @property
     def refs(self) -> tuple[TensorRef, ...]:
         """All stored tensors of the linear."""
-        planes = (self.codes, self.block_scale, self.global_scale)
-        return planes if self.input_scale is None else (*planes, self.input_scale)
+        return self.planes if self.input_scale is None else (*self.planes, self.input_scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from convertkit.conversion.flusher import Pace
 from convertkit.conversion.syscalls import Syscalls
-from tests.crash.pipeline import Tap, assert_sums_hold, contents, convert, make_source, snapshot
+from tests.crash.pipeline import Deadly, Tap, assert_sums_hold, contents, convert, make_source, snapshot
 
 DEBRIS = re.compile(r"\.out\.(lock|partial-[0-9a-f]{12})")
 
@@ -40,25 +40,6 @@ class Field:
     calls: int
     seconds: float
     counts: Counter[str] = field(default_factory=Counter)
-
-
-class Deadly(Tap):
-    """Dies before call ``number``, or, at a pwrite, after a part of its bytes."""
-
-    def __init__(self, number: int, part: float | None) -> None:
-        super().__init__()
-        self._number, self._part = number, part
-
-    def _tap(self, name: str) -> None:
-        super()._tap(name)
-        if len(self.names) - 1 == self._number and not (name == "pwrite" and self._part is not None):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        if len(self.names) == self._number and self._part is not None:
-            os.pwrite(fd, data[: int(data.nbytes * self._part)], offset)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().pwrite(fd, data, offset)
 
 
 def prepare(folder: Path, convert_to: Convert) -> Field:

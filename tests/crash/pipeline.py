@@ -7,6 +7,7 @@ a config and ``SHA256SUMS`` written last. The whole run is about a hundred syste
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -117,6 +118,25 @@ class Tap(Kernel):
     def rmdir(self, path: str) -> None:
         self._tap("rmdir")
         super().rmdir(path)
+
+
+class Deadly(Tap):
+    """Dies before call ``number``, or, at a pwrite, after a part of its bytes."""
+
+    def __init__(self, number: int, part: float | None) -> None:
+        super().__init__()
+        self._number, self._part = number, part
+
+    def _tap(self, name: str) -> None:
+        super()._tap(name)
+        if len(self.names) - 1 == self._number and not (name == "pwrite" and self._part is not None):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        if len(self.names) == self._number and self._part is not None:
+            os.pwrite(fd, data[: int(data.nbytes * self._part)], offset)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().pwrite(fd, data, offset)
 
 
 def source_bytes(spec: TensorSpec) -> bytes:

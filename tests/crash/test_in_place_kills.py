@@ -15,7 +15,7 @@ from convertkit.conversion.syscalls import Syscalls
 from convertkit.errors import ConvertError
 from convertkit.verbs.fix_keys import Keys, fix_keys
 from convertkit.verbs.manifest import manifest
-from tests.crash.pipeline import Tap
+from tests.crash.pipeline import Deadly, Tap
 from tests.dialects.tiny import LM_CONFIG, causal_lm, write
 
 RULE = "model.layers.{rest}=model.language_model.with_a_much_longer_name_than_before.layers.{rest}"
@@ -30,23 +30,12 @@ class Swift(Tap):
         self._tap("fsync")
 
 
-class Deadly(Swift):
-    """Dies before call ``number``, or after a part of its bytes if it is a pwrite; ``no_shift`` cannot move blocks."""
+class DeadlyEdit(Swift, Deadly):
+    """Dies as ``Deadly``; with ``no_shift`` it cannot move blocks."""
 
     def __init__(self, number: int, part: float | None, no_shift: bool) -> None:
-        super().__init__()
-        self._number, self._part, self._no_shift = number, part, no_shift
-
-    def _tap(self, name: str) -> None:
-        super()._tap(name)
-        if len(self.names) - 1 == self._number and not (name == "pwrite" and self._part is not None):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        if len(self.names) == self._number and self._part is not None:
-            os.pwrite(fd, data[: int(data.nbytes * self._part)], offset)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().pwrite(fd, data, offset)
+        super().__init__(number, part)
+        self._no_shift = no_shift
 
     def shift(self, fd: int, size_bytes: int) -> None:
         if self._no_shift:
@@ -89,7 +78,7 @@ def test_every_kill_leaves_what_the_next_run_makes_old_or_new(tmp_path: Path, no
     source = base(tmp_path / "source")
     old = contents(source)
     shutil.copytree(source, tmp_path / "undisturbed")
-    tap = Deadly(-1, None, no_shift)
+    tap = DeadlyEdit(-1, None, no_shift)
     rename(tmp_path / "undisturbed", tap)
     new = contents(tmp_path / "undisturbed")
     assert new.keys() == old.keys()
@@ -103,7 +92,7 @@ def test_every_kill_leaves_what_the_next_run_makes_old_or_new(tmp_path: Path, no
                 folder = tmp_path / "victim"
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(source, folder)
-                assert killed(folder, Deadly(number, part, no_shift))
+                assert killed(folder, DeadlyEdit(number, part, no_shift))
                 kills += 1
                 pending = (folder / EDIT_FOLDER).exists()
                 recovered += pending
@@ -120,7 +109,7 @@ def test_every_kill_leaves_what_the_next_run_makes_old_or_new(tmp_path: Path, no
                     rename(folder)
                 else:
                     if number % 4 == 1:  # the run that recovers is killed as well, half way
-                        killed(folder, Deadly(number // 2, None, no_shift))
+                        killed(folder, DeadlyEdit(number // 2, None, no_shift))
                     rename(folder)
                 assert contents(folder) == new
                 assert [path.name for path in folder.iterdir() if path.is_dir()] == []

@@ -18,7 +18,7 @@ from convertkit.release.sums import read_sums
 from convertkit.verbs.fix_keys import Keys, fix_keys
 from convertkit.verbs.manifest import manifest
 from convertkit.verbs.verify import verify
-from tests.crash.test_in_place_kills import Deadly, Swift, killed
+from tests.crash.test_in_place_kills import DeadlyEdit, Swift, killed
 from tests.dialects.tiny import LM_CONFIG, causal_lm, write
 from tests.release.makers import snapshot
 
@@ -159,7 +159,7 @@ def test_a_kill_leaves_folder_and_root_old_or_new_together(tmp_path: Path) -> No
         root = tmp_path / "victim"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(tmp_path / "source", root)
-        assert killed(root / "bf16", Deadly(number, None, no_shift=False))
+        assert killed(root / "bf16", DeadlyEdit(number, None, no_shift=False))
         pending = (root / "bf16" / EDIT_FOLDER).exists()
         undo = bool(number % 2)
         fix_keys(root / "bf16", in_place=True, recovery="undo" if undo else "finish", syscalls=Swift())
@@ -169,7 +169,7 @@ def test_a_kill_leaves_folder_and_root_old_or_new_together(tmp_path: Path) -> No
 
 def test_a_manifest_written_anew_after_a_kill_is_not_overwritten(tmp_path: Path) -> None:
     folder = release(tmp_path / "release")
-    assert killed(folder, Deadly(_at_shift(tmp_path), None, no_shift=False))
+    assert killed(folder, DeadlyEdit(_at_shift(tmp_path), None, no_shift=False))
     fresh = (tmp_path / "release" / "MANIFEST.json").read_bytes() + b"\n"
     (tmp_path / "release" / "MANIFEST.json").write_bytes(fresh)
     fix_keys(folder, in_place=True, recovery="finish")
@@ -208,7 +208,7 @@ def test_a_journal_that_is_no_journal_is_told(tmp_path: Path, text: str) -> None
 
 def test_a_journal_never_writes_through_a_link(tmp_path: Path) -> None:
     folder = release(tmp_path / "m")
-    assert killed(folder, Deadly(_at_shift(tmp_path), None, no_shift=False))
+    assert killed(folder, DeadlyEdit(_at_shift(tmp_path), None, no_shift=False))
     weights = folder / "model.safetensors"
     weights.rename(tmp_path / "elsewhere")
     weights.symlink_to(tmp_path / "elsewhere")

@@ -1,8 +1,9 @@
-"""Options and body that ``to-speculators``, ``to-dflash`` and ``to-dspark`` share."""
+"""Options and body that ``convert``, ``to-speculators``, ``to-dflash`` and ``to-dspark`` share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import click
 from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
+
+Command = Callable[..., int]
 
 target_model_option = click.option(
     "--target-model",
@@ -27,12 +30,16 @@ allow_loss_option = click.option(
 )
 
 
-def drafter_command(name: str, example: str, text: str) -> click.Command:
-    """The command ``name``; ``text`` is its help."""
+def conversion_command(
+    name: str, module: str, example: str, text: str, option: Callable[[Command], Command] = lambda command: command
+) -> click.Command:
+    """The command ``name``. Its verb is the function of that name in ``convertkit.verbs.MODULE``, which gets the
+    options under their names; ``text`` is its help, ``option`` one that it has besides."""
 
     @click.command(name, epilog=f"Example: {example}", help=text)
     @source_argument("source")
     @folder_argument("out")
+    @option
     @target_model_option
     @target_id_option
     @allow_loss_option
@@ -41,18 +48,13 @@ def drafter_command(name: str, example: str, text: str) -> click.Command:
     def command(
         source: Path,
         out: Path,
-        target_model: Path | None,
-        target_id: str | None,
-        allow_loss: tuple[str, ...],
         dry_run: bool,
         make_options: Callable[..., Any],
         sizes: Mapping[str, int],
         shared: Shared,
+        **words: Any,
     ) -> int:
-        from convertkit.verbs import drafters
-
-        verb = getattr(drafters, name.replace("-", "_"))
-        words = {"target_model": target_model, "target_id": target_id, "allow_loss": allow_loss}
+        verb = getattr(import_module(f"convertkit.verbs.{module}"), name.replace("-", "_"))
         return run(
             shared,
             lambda progress: outcome(

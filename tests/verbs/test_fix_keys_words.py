@@ -68,7 +68,7 @@ def test_a_quick_run_keeps_nothing_and_begins_at_the_start(tmp_path: Path) -> No
 
 
 def test_a_dry_run_leaves_an_interrupted_change_as_it_is(tmp_path: Path) -> None:
-    class DeadlyEdit(Kernel):
+    class Deadly(Kernel):
         def fsync(self, fd: int) -> None:
             if (source / EDIT_FOLDER).exists():
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_a_dry_run_leaves_an_interrupted_change_as_it_is(tmp_path: Path) -> None
     child = os.fork()
     if not child:
         try:
-            fix_keys(source, in_place=True, rename=[RULE], syscalls=DeadlyEdit())
+            fix_keys(source, in_place=True, rename=[RULE], syscalls=Deadly())
         finally:
             os._exit(1)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])

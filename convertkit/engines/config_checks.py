@@ -102,5 +102,7 @@ def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
 def check_dtype(config: Mapping[str, Any]) -> None:
     """Raises Stop for a dtype that torch has not."""
     stated = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
+    if isinstance(stated, list):
+        raise stop("config", "list index out of range: the dtype is a list", "vllm.config-null", key="dtype")
     if isinstance(stated, str) and stated.removeprefix("torch.") not in DTYPES:
         raise stop("config", f"module 'torch' has no attribute '{stated}'", "vllm.config-null", key="dtype")

@@ -38,7 +38,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Keys of configs by the kind that their value must be of; null is as absent."""
 
-_KIND_OF = {key: kind for kind, keys in KINDS.items() for key in keys}
+KIND_OF: Mapping[str, str] = {key: kind for kind, keys in KINDS.items() for key in keys}
+"""The kind of each key."""
 _SECTIONS = ("transformer_layer_config", "dflash_config", "eagle_config", "text_config", "vision_config",
              "rope_parameters", "quantization_config", "compression_config", "quantization")  # fmt: skip
 DEPTH = 4
@@ -49,8 +50,8 @@ MAX_EXPERTS = 1 << 20
 def wrong_kinds(config: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
     """Keys whose value is of the wrong kind or of no model's size, at the top and in the sections of a config."""
     for key, value in config.items():
-        kind = _KIND_OF.get(key)
-        if kind is not None and value is not None and not _is(kind, value):
+        kind = KIND_OF.get(key)
+        if kind is not None and value is not None and not is_kind(kind, value):
             yield key
         elif key in _SECTIONS and isinstance(value, Mapping) and depth < DEPTH:
             yield from wrong_kinds(value, depth + 1)
@@ -59,7 +60,8 @@ def wrong_kinds(config: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
         yield "num_experts"
 
 
-def _is(kind: str, value: Any) -> bool:
+def is_kind(kind: str, value: Any) -> bool:
+    """Whether a value is of a kind of ``KINDS``, and of some model's size."""
     if kind == "numbers":
         return isinstance(value, list) and all(type(item) is int and abs(item) < MAX_SIZE for item in value)
     if kind == "any whole":  # minus one is how some say none; engines load it

@@ -93,7 +93,7 @@ class Book:
             return Filled(parameter, "borrowed", (lender,))
         if not missing:
             return Filled(parameter, "filled", sources)
-        if parameter.unread:
+        if parameter.unread or 0 in parameter.shape:
             return Filled(parameter, "defaulted", sources, missing)
         return Filled(parameter, "partly filled" if filled else "unfilled", sources, missing)
 

@@ -25,6 +25,9 @@ DRAFTERS: Mapping[str, Loader] = {
 }
 """How each engine loads a drafter."""
 
+SETTLES_KINDS = ("vllm",)
+"""Engines whose tables say what values of the wrong kind in a config lead to."""
+
 RULES: Mapping[str, Rule] = {
     **VLLM_RULES,
     **sglang_load.RULES,
@@ -41,7 +44,8 @@ def drafter_in(asked: Asked, source: Source, target: Target, ranks: int, dtype: 
     if not asked.proven:
         known = ", ".join(asked.engine.proven)
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
-    bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
+    stated = {} if asked.engine.name in SETTLES_KINDS else source.config
+    bad = next(iter((*wrong_kinds(stated), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
         unknown = Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
         return stopped_at_files(unknown, source)

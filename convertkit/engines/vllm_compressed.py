@@ -20,8 +20,8 @@ def _of_attention(names: Sequence[str]) -> bool:
 def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Grid], list[str]]:
     """Targets with the grid of their group, and the ignored names of a compressed-tensors config."""
     check_schemes(block, _of_attention)
-    targets = grids_of_targets(settled(block), _of_attention)
-    return targets, ignored_names(block, "vllm.quant-ignore")
+    block = settled(block)
+    return grids_of_targets(block, _of_attention), ignored_names(block, "vllm.quant-ignore")
 
 
 def compressed_tensors(block: Mapping[str, Any]) -> Ask:

@@ -5,6 +5,7 @@ Run against vLLM 0.33.0's own config classes with transformers 5.20.2: every cas
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,9 @@ from convertkit.engines.vllm_draft import (
 )
 from convertkit.engines.vllm_rope import check_rope
 from convertkit.engines.vllm_speculators import read_nested
+
+MODEL_TYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", re.ASCII)
+"""What every registered model type looks like."""
 
 
 def read_draft(config: Mapping[str, Any]) -> VllmDraft:
@@ -83,10 +87,16 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
     values = with_defaults(config, defaults or {})
     check_layers(values)
     hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    if model_type == "llama" and heads == 0:
+        raise stop("config", "integer modulo by zero: there are no attention heads", "vllm.config-type",
+                   key="num_attention_heads")  # fmt: skip
     if model_type == "llama" and hidden and heads and hidden % heads:
         message = f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads})."
         raise stop("config", message, "vllm.config-type", key="num_attention_heads")
     architecture = _architecture(config, method, str(model_type))
+    if defaults is None and not MODEL_TYPE.fullmatch(str(model_type)):
+        message = f"The checkpoint has a model type `{model_type}` that transformers does not recognize"[:200]
+        raise stop("config", message, "vllm.model-type", key="model_type")
     if defaults is None:
         raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")
     block = config.get("block_size") or (config.get("dflash_config") or {}).get("block_size")

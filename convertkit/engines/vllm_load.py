@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from convertkit.checkpoint import TensorSpec
 from convertkit.engines.loading import Book
 from convertkit.engines.model import Fate, Load, Stop, Unknown, stop, strange_dtype
 from convertkit.engines.source import Source
 from convertkit.engines.vllm_after import check_loaded, drop_notes, dropped, kernel_notes, truncated_head, unfilled
-from convertkit.engines.vllm_config import read_draft
+from convertkit.engines.vllm_config import method_of, read_draft
 from convertkit.engines.vllm_draft import VllmDraft
+from convertkit.engines.vllm_kinds import settle_kinds
 from convertkit.engines.vllm_linear import Rank, strange
 from convertkit.engines.vllm_params import (
     Target,
@@ -54,7 +56,11 @@ PARAMETERLESS = ("rotary_emb", "attn")
 def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "BF16") -> Load:
     """Load a drafter in the mind. Nothing is raised: a refusal is part of the result."""
     try:
-        return _load(source, target, Rank(ranks, dtype))
+        settled = settle_kinds(source.config, method_of)
+        if settled.apart:
+            return Load(wrongs=tuple(settled.wrongs))
+        load = _load(replace(source, config=settled.config), target, Rank(ranks, dtype))
+        return replace(load, wrongs=(*settled.wrongs, *load.wrongs))
     except Unknown as why:
         return Load(unknown=why.refused.message)
     except Stop as stopped:

@@ -73,19 +73,32 @@ def stated_block(
     block = block or config.get("compression_config")
     if not isinstance(block, Mapping):
         return None
-    if "producer" in block and block["producer"] is None:
-        raise stop("config", "'NoneType' object has no attribute 'get': the producer is null", "vllm.quant-producer",
+    if not isinstance(block.get("producer", {}), Mapping):
+        raise stop("config", "'producer' has no attribute 'get': it is no object", "vllm.quant-producer",
                    key="producer")  # fmt: skip
     method = quant_method(block)
+    if not method:
+        return None
     if method == "compressed-tensors":
         return block, ""
-    if not method.startswith("modelopt"):
+    if method in OTHER_METHODS:
         raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables describe")
+    if method not in MODELOPT_METHODS:
+        raise stop("config", f"Unknown quantization method: {method}", "vllm.quant-method", key="quant_method")
     algorithm = algorithm_of(block)
     if algorithm == "MIXED_PRECISION" and "quantization" not in block and "quantized_layers" not in block:
         block = layers_of_file(quant_file)
     return block, algorithm
 
+
+MODELOPT_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mixed")
+OTHER_METHODS = frozenset(
+    {"awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt_mxfp8", "auto_gptq", "gptq", "gptq_marlin",
+     "awq_marlin", "humming", "experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4", "gpt_oss_mxfp4",
+     "deepseek_v4_fp8", "online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only",
+     "nvfp4_per_token", "mxfp8"}
+)  # fmt: skip
+"""Methods that vLLM knows and these tables do not describe (``quantization/__init__.py:16``)."""
 
 FILE_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
 """What ``hf_quant_config.json`` may name when ``config.json`` has no quantization config
@@ -107,22 +120,25 @@ def block_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def quant_method(block: Mapping[str, Any]) -> str:
-    """``quant_method``; in ``hf_quant_config.json`` it follows from the producer (``config.py:953``)."""
+    """``quant_method``; in ``hf_quant_config.json`` it follows from the producer (``config.py:953``). Without either it
+    is empty, and nothing is quantized (``config/model.py:1452``). Raises Stop for one that is no word."""
     method = block.get("quant_method")
-    if method is None:
-        producer = block.get("producer")
-        if isinstance(producer, Mapping) and producer.get("name") == "modelopt":
-            return "modelopt"
-        raise stop("config", "the quantization config names no quant_method and no producer", "vllm.quant-producer",
-                   key="quantization_config")  # fmt: skip
-    return str(method).lower().replace("compressed_tensors", "compressed-tensors")
+    producer = block.get("producer")
+    if method is None and isinstance(producer, Mapping) and producer.get("name") == "modelopt":
+        return "modelopt"
+    if not isinstance(block.get("quant_method", ""), str):
+        raise stop("config", f"quant_method is {method!r}, which has no attribute 'lower'"[:200], "vllm.quant-method",
+                   key="quant_method")  # fmt: skip
+    return str(block.get("quant_method", "")).lower().replace("compressed_tensors", "compressed-tensors")
 
 
 def layers_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any]:
     if not quant_file:
         raise stop("create", "MIXED_PRECISION needs 'quantized_layers', and there is no hf_quant_config.json",
                    "vllm.quant-mixed-layers", key="quantized_layers")  # fmt: skip
-    quant_method(quant_file)
+    if not quant_method(quant_file):
+        raise stop("config", "hf_quant_config.json names no quant_method and no producer", "vllm.quant-producer",
+                   key="producer")  # fmt: skip
     return quant_file
 
 
@@ -189,9 +205,9 @@ def excluded_entries(block: Mapping[str, Any], mapped: Callable[[str], str]) -> 
     entries = inner.get("exclude_modules", []) if isinstance(inner, Mapping) else None
     if entries is None:
         entries = block.get("ignore", block.get("exclude_modules", []))
-    if not isinstance(entries, list):
-        raise stop("create", "exclude_modules must be a list", "vllm.quant-ignore", key="ignore")
-    return starred([str(entry) for entry in entries], mapped)
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise stop("create", "exclude_modules must be a list of words", "vllm.quant-ignore", key="ignore")
+    return starred(entries, mapped)
 
 
 def _excluder(block: Mapping[str, Any], mapped: Callable[[str], str]) -> Callable[[str], bool]:
@@ -202,8 +218,10 @@ def check_group_size(info: Mapping[str, Any]) -> None:
     """Sizes that are words count as numbers (``modelopt.py:384``). Raises Stop for other words, Unknown for a size
     that the tables do not describe."""
     stated = info.get("group_size")
-    if isinstance(stated, str) and not stated.strip().isdecimal():
-        raise stop("create", "group_size must be an integer, got a word", "vllm.quant-algo", key="group_size")
+    word = isinstance(stated, str) and stated.strip().isdecimal()
+    if stated is not None and not word and (type(stated) is not int or stated < 1):
+        message = f"group_size must be an integer above 0, got {stated!r}"[:200]
+        raise stop("create", message, "vllm.quant-algo", key="group_size")
     if stated is not None and str(stated).strip() != "16":
         raise Unknown(f"a group size of {info.get('group_size')} is not one that convertkit's tables describe")
 
@@ -266,9 +284,10 @@ def mixed_layers(block: Mapping[str, Any], mapped: Callable[[str], str]) -> dict
         raise stop("create", message, "vllm.quant-mixed-layers", key="quantized_layers")
     check_group_size(first or inner)
     for name, info in listed.items():
-        if not isinstance(info, Mapping) or not info.get("quant_algo"):
-            raise stop("create", f"'{name}' has no quant_algo", "vllm.quant-mixed-layers", key="quantized_layers")
-        layers[mapped(str(name))] = str(info["quant_algo"]).upper()
+        if not isinstance(info, Mapping) or not isinstance(info.get("quant_algo"), str):
+            message = f"'{name}' has no quant_algo that is a word"
+            raise stop("create", message, "vllm.quant-mixed-layers", key="quantized_layers")
+        layers[mapped(str(name))] = info["quant_algo"].upper()
     return layers
 
 

@@ -57,6 +57,8 @@ _ROWS = (
     # quantization
     _rule("quant-producer", "hf_quant_config.json needs producer.name modelopt",
           "model_executor/model_loader/weight_utils.py", 392),
+    _rule("quant-method", "quant_method is a word, and one that is registered",
+          "model_executor/layers/quantization/__init__.py", 16),
     _rule("quant-file-algo", "hf_quant_config.json alone may name FP8, NVFP4 or MIXED_PRECISION, not W4A16_NVFP4",
           "transformers_utils/model_arch_config_convertor.py", 270),
     _rule("quant-algo", "ModelOpt configs name a supported quant_algo", f"{_QUANT}/modelopt.py", 363),

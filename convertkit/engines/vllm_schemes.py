@@ -66,19 +66,26 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 def check_schemes(block: Mapping[str, Any], passed: Callable[[list[str]], bool]) -> None:
     """Raises Stop for groups and a sparsity config that vLLM refuses; groups whose names ``passed`` are not read."""
-    groups = block.get("config_groups")
-    for name, group in groups.items() if isinstance(groups, Mapping) else ():
+    groups = block.get("config_groups", {})
+    if not isinstance(groups, Mapping):
+        raise _refused("config_groups", f"{type(groups).__name__!r} object has no attribute 'items'")
+    for name, group in groups.items():
         targets = group.get("targets") if isinstance(group, Mapping) else None
-        if targets is None:
-            raise _refused(f"config_groups.{name}", "the group has no targets")
-        if isinstance(targets, list) and targets and not passed([str(item) for item in targets]):
+        if not _words(targets):
+            raise _refused(f"config_groups.{name}", "the group has no targets that are words")
+        if targets and not passed([str(item) for item in targets]):
             _arguments(f"config_groups.{name}.weights", group.get("weights"))
             for part in ("input_activations", "output_activations"):
                 if group.get(part):
                     _arguments(f"config_groups.{name}.{part}", group[part])
-    if "config_groups" in block and groups is None:
-        raise _refused("config_groups", "'NoneType' object has no attribute 'items'")
+    if block.get("ignore") is not None and not isinstance(block["ignore"], Mapping) and not _words(block["ignore"]):
+        raise _refused("ignore", "an ignored name is not a word")
     _others(block)
+
+
+def _words(value: Any) -> bool:
+    """A list of words, or one word, whose letters are taken for names."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
 def _others(block: Mapping[str, Any]) -> None:
@@ -99,39 +106,53 @@ def _others(block: Mapping[str, Any]) -> None:
 def _arguments(place: str, stated: Any) -> None:
     if not isinstance(stated, Mapping):
         raise _refused(place, "Input should be a valid dictionary or instance of QuantizationArgs")
+    if not stated:
+        raise _refused(place, "AssertionError: the arguments are empty")
     for key, value in stated.items():
         check = FIELDS.get(key)
         if check is None or not check(value):
             raise _refused(f"{place}.{key}", f"1 validation error for QuantizationArgs: '{key}' is {value!r}"[:200])
+    _scheme(place, stated)
     if stated.get("block_structure") is not None and str(stated.get("strategy")).lower() != "block":
         raise _refused(f"{place}.block_structure", "Block structure requires block strategy")
 
 
+def _scheme(place: str, stated: Mapping[str, Any]) -> None:
+    """Numbers that no scheme has (``compressed_tensors.py:634``)."""
+    bits, size = stated.get("num_bits", 8), stated.get("group_size")
+    if int(float(bits)) not in (4, 8) or isinstance(bits, bool):
+        raise _refused(f"{place}.num_bits", f"Only num_bits in (4, 8) are supported, not {bits!r}")
+    if str(stated.get("strategy")).lower() == "tensor_group" and (size is None or int(float(size)) != 16):
+        raise _refused(f"{place}.group_size", f"strategy tensor_group with a group_size of {size!r} has no scheme")
+
+
 def settled(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config with the words of its arguments as the class that reads them holds them: in lower case, numbers and
-    flags that are written as words as what they mean, activations that are empty as none."""
-    groups = block.get("config_groups")
-    if not isinstance(groups, Mapping):
-        return block
-    return {**block, "config_groups": {name: _settled_group(group) for name, group in groups.items()}}
+    flags that are written as words as what they mean, activations that are empty as none, names as a list."""
+    groups = block.get("config_groups", {})
+    names = {"ignore": list(block["ignore"])} if isinstance(block.get("ignore"), str | Mapping) else {}
+    return {**block, **names, "config_groups": {name: _settled_group(group) for name, group in groups.items()}}
 
 
 def _settled_group(group: Any) -> Any:
     if not isinstance(group, Mapping):
         return group
     parts = {key: _settled_part(group[key]) for key in ("weights", "input_activations") if key in group}
-    return {**group, **parts, "input_activations": parts.get("input_activations") or None}
+    targets = list(group["targets"]) if isinstance(group.get("targets"), str) else group.get("targets")
+    return {**group, **parts, "targets": targets, "input_activations": parts.get("input_activations") or None}
 
 
 def _settled_part(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return part
-    words = {key: part[key].lower() for key in ("type", "strategy") if isinstance(part.get(key), str)}
+    words: dict[str, Any] = {key: part[key].lower() for key in ("type", "strategy") if isinstance(part.get(key), str)}
     bits, flag = part.get("num_bits"), part.get("symmetric")
     if isinstance(bits, str) and _whole(bits):
         words["num_bits"] = int(bits)
     if isinstance(flag, str):
         words["symmetric"] = flag.lower() in ("1", "true", "t", "yes", "y", "on")
+    elif isinstance(flag, int | float):
+        words["symmetric"] = bool(flag)
     return {**part, **words}
 
 

@@ -40,6 +40,9 @@ def _proposed_tokens(config: Mapping[str, Any]) -> int | None:
     except (KeyError, IndexError, TypeError):
         raise stop("config", "Invalid speculators config structure", "vllm.speculators-config",
                    key="speculators_config") from None  # fmt: skip
+    if isinstance(tokens, list | Mapping) or (isinstance(tokens, float) and not tokens.is_integer()):
+        message = f"num_speculative_tokens: Input should be a valid integer, not {tokens!r}"[:200]
+        raise stop("config", message, "vllm.speculators-config", key="speculators_config")
     return tokens if isinstance(tokens, int) else None
 
 

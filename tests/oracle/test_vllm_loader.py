@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engines import damaged
+from tests.engines.kind_cases import told, write_kinds
 from tests.engines.write_cases import write_all
 
 pytestmark = pytest.mark.oracle
@@ -66,3 +67,19 @@ def test_damaged_checkpoints_are_what_the_loader_does(words: tuple[str, ...], tm
     found = {name: brief(run) for name, run in json.loads(out.read_text())["cases"].items()}
     assert found == {name: golden[name] for name in found}
     assert len(found) > 100
+
+
+def test_values_of_the_wrong_kind_are_what_the_loader_does(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    golden = json.loads((GOLDEN / "vllm-0.33.0-kinds.json").read_text())["cases"]
+    picked = write_kinds(tmp_path / "all", 15)
+    write_all(tmp_path / "other")
+    out = tmp_path / "out.json"
+    words = [str(tmp_path / "all" / "kinds"), str(tmp_path / "other" / "target"), str(out)]
+    subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "oracle" / "vllm_loader.py"), *words], check=True, timeout=1800
+    )
+    runs = json.loads(out.read_text())["cases"]
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
+    assert len(found) > 150

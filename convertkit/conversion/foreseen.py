@@ -23,7 +23,7 @@ def foresee(plan: Plan) -> Checkpoint:
             file.name,
             FileStamp(0, 0, file.header.size_bytes, 0),
             len(file.header.prefix),
-            dict(plan.source.files[0].metadata),
+            plan.metadata,
         )
         for file in plan.files
     )

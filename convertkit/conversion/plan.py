@@ -19,10 +19,10 @@ from convertkit import __version__
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.folder import INDEX_SUFFIX, WEIGHTS
 from convertkit.containers.safetensors import MAX_HEADER_BYTES, EncodedHeader, encode_header
+from convertkit.conversion.metadata import METADATA, kept_metadata, metadata_findings
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.layouts.rules import natural_key
 
-METADATA = {"format": "pt"}
 DEFAULT_SHARD_BYTES = 5_000_000_000
 MOST_ESCAPED, MOST_ENTRY_BYTES = 6, 256
 """Most bytes of a header for one character of a name (``\\u001f``), and for the rest of an entry."""
@@ -69,7 +69,8 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run will do. ``documents`` are files written besides the weights (name to bytes)."""
+    """Everything that a run will do. ``documents`` are files written besides the weights (name to bytes), ``metadata``
+    the pairs in the header of every weight file."""
 
     verb: str
     parameters: Mapping[str, Any]
@@ -82,6 +83,7 @@ class Plan:
     side_files: tuple[str, ...]
     findings: tuple[Finding, ...]
     fingerprint: str
+    metadata: Mapping[str, str] = field(default_factory=lambda: METADATA)
 
     @property
     def outputs(self) -> dict[str, TensorSpec]:
@@ -96,7 +98,7 @@ class Plan:
 class Draft:
     """What a planner decides; ``settle`` turns it into a plan. ``files`` are the weight files where the planner has
     decided those too (it keeps the source's), otherwise the tensors are distributed. ``metadata`` goes into every
-    header."""
+    header, where it is given instead of that of the source."""
 
     verb: str
     parameters: Mapping[str, Any]
@@ -105,7 +107,7 @@ class Draft:
     documents: Mapping[str, bytes] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
     files: Sequence[PlannedFile] = ()
-    metadata: Mapping[str, str] = field(default_factory=lambda: METADATA)
+    metadata: Mapping[str, str] | None = None
 
 
 def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHARD_BYTES, slack_bytes: int = 0) -> Plan:
@@ -115,14 +117,14 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
     """
     units = tuple(sorted(draft.units, key=lambda unit: (natural_key(unit.bundle), natural_key(unit.key))))
     _check_accounts(source, units, draft.drops)
-    files, file_of = (
-        _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes, draft.metadata)
-    )
+    metadata = kept_metadata(source) if draft.metadata is None else draft.metadata
+    files, file_of = _given(draft.files) if draft.files else _distribute(units, max_shard_bytes, slack_bytes, metadata)
     documents = dict(draft.documents)
     if not any(name.endswith(INDEX_SUFFIX) for name in documents):
         documents.update(_index(files, file_of))
+    told = () if draft.files else tuple(metadata_findings(source, metadata))
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
-    print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents, draft.files)
+    print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents, draft.files, metadata)
     return Plan(
         draft.verb,
         parameters,
@@ -133,8 +135,9 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
         tuple(draft.drops),
         documents,
         source.side_files,
-        (*source.findings, *draft.findings, *_readme_findings(source), *_left_behind(source)),
+        (*source.findings, *draft.findings, *told, *_readme_findings(source), *_left_behind(source)),
         print_,
+        metadata,
     )
 
 
@@ -232,6 +235,7 @@ def _fingerprint(
     drops: Sequence[Drop],
     documents: Mapping[str, bytes],
     files: Sequence[PlannedFile],
+    metadata: Mapping[str, str],
 ) -> str:
     """SHA-256 over all that decides the output's bytes, except the source's payload."""
     digest = hashlib.sha256()
@@ -251,6 +255,8 @@ def _fingerprint(
     add([[drop.name, drop.reason] for drop in drops])
     add({name: hashlib.sha256(data).hexdigest() for name, data in documents.items()})
     add(list(source.side_files))
+    if metadata != METADATA:
+        add({"metadata": dict(metadata)})
     return digest.hexdigest()
 
 

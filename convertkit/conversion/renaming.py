@@ -13,7 +13,8 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG
 from convertkit.containers.safetensors import EncodedHeader, encode_ordered, name_fault
 from convertkit.containers.strict_json import dump_config, parse_json
-from convertkit.conversion.plan import METADATA, Draft, Plan, PlannedFile, settle
+from convertkit.conversion.metadata import METADATA
+from convertkit.conversion.plan import Draft, Plan, PlannedFile, settle
 from convertkit.conversion.units import Relabel
 from convertkit.dialects.planes import find_packed
 from convertkit.dialects.renaming import RenamedConfig, rename_config
@@ -127,8 +128,7 @@ def plan_rename(
         for file in source.files
     ]
     documents = {**change.documents, **dict(renamed_indexes(source, change.renaming))}
-    told = [item for item in source.findings if item.code == "W_INDEX_TOTAL"]  # the new index has the right one
-    draft = Draft("fix-keys", parameters, units, (), documents, (*told, *notes, *change.config.findings), files)
+    draft = Draft("fix-keys", parameters, units, (), documents, (*notes, *change.config.findings), files)
     return settle(source, draft, slack_bytes=slack_bytes)
 
 

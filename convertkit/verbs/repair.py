@@ -16,8 +16,9 @@ from convertkit.containers.loose import Loose, open_loose
 from convertkit.containers.reader import Reader
 from convertkit.containers.strict_json import dump_config
 from convertkit.conversion.identify import identify
+from convertkit.conversion.metadata import METADATA
 from convertkit.conversion.place import check_place
-from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, METADATA, Draft, Plan, settle
+from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Plan, settle
 from convertkit.conversion.renaming import has_config, refuse_gguf
 from convertkit.conversion.repair_work import RepairRequest, Work
 from convertkit.conversion.repairs import Repair, apply_repairs

@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf import GGUFReader
+from numpy.typing import NDArray
 
 import convertkit
 from convertkit.cli.main import main
@@ -18,6 +20,7 @@ from convertkit.containers.folder import open_any
 from convertkit.conversion.gguf_run import GGUF_RUNNERS
 from convertkit.conversion.gguf_units import Recode
 from convertkit.errors import ConvertError
+from convertkit.grids.ggml import decode as decoding
 from convertkit.verbs.case import Options
 from convertkit.verbs.convert import convert as convert_to
 from convertkit.verbs.pack import pack_nvfp4
@@ -148,3 +151,22 @@ def test_the_manifest_lists_tensors_and_verify_finds_a_changed_one(
     assert "blk.1.ffn_up.weight" in capsys.readouterr().out
     path.write_bytes(data[:-64])
     assert main(["verify", str(tmp_path / "out")]) != 0
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q5_1", "mxfp4"])
+def test_a_wrong_decoder_does_not_judge_what_was_encoded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = decoding._decode
+
+    def wrong(blocks: Any, dtype: str, out: NDArray[np.float32]) -> None:
+        decode(blocks, dtype, out)
+        out[-1, -1] = np.nextafter(out[-1, -1], np.float32(2))
+
+    source = write_model(tmp_path / "m", "qwen3")
+    convert(source, tmp_path / "good.gguf", type=kind)
+    monkeypatch.setattr(decoding, "_decode", wrong)
+    with pytest.raises(ConvertError) as caught:
+        convert(source, tmp_path / "m.gguf", type=kind)
+    assert {item.code for item in caught.value.findings} == {"E_PROMISE"}
+    assert not (tmp_path / "m.gguf").exists()

@@ -20,28 +20,12 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 
 from convertkit.grids.nvfp4 import arithmetics, decode, encode, numbers, tables
 from tests.oracle import planes, real_checkpoints
+from tests.oracle.torch_bits import INFINITY, SIGN, STORAGE, TORCH, as_torch, storage
 
 pytestmark = pytest.mark.oracle
 
-TORCH = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-STORAGE: dict[str, Any] = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
-INFINITY = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
-SIGN = {"BF16": 0x8000, "F16": 0x8000, "F32": 0x80000000}
 SCHEME = preset_name_to_scheme("NVFP4A16", ["Linear"])
 Result = tuple[NDArray[np.uint8], NDArray[np.uint8], int]
-
-
-def as_torch(bits: NDArray[Any], dtype: str) -> torch.Tensor:
-    return torch.from_numpy(bits.view(f"i{bits.dtype.itemsize}").copy()).view(TORCH[dtype])
-
-
-def storage(tensor: torch.Tensor) -> NDArray[Any]:
-    return (
-        tensor.contiguous()
-        .view(torch.int16 if tensor.element_size() == 2 else torch.int32)
-        .numpy()
-        .view(f"u{tensor.element_size()}")
-    )
 
 
 def theirs(bits: NDArray[Any], dtype: str) -> Result:

@@ -25,7 +25,7 @@ from convertkit.grids.ggml.kernels_search import (
     search_q5_k,
     search_q6_k,
 )
-from convertkit.grids.nvfp4.kernels import vector
+from convertkit.grids.vectors import vector
 
 _GROUPS, _FOUND = read(types.float32, 2), write(types.float32, 2)
 _CODES = write(types.uint8, 2)

@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 
 from convertkit.grids.compiled import compiled, read, write
-from convertkit.grids.nvfp4.kernels import row_address, splat, vector
+from convertkit.grids.vectors import row_address, splat, vector
 
 LANES = 16
 HIGHEST, LOWEST, SCALE, BEST, TAKEN, TAKEN_FROM, WEIGHT, MOMENT = range(8)

@@ -11,45 +11,18 @@ plain loop; LLVM lowers them to whatever vectors the machine has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _compiled(result: Any, *arguments: Any) -> Callable[[_F], _F]:
-    """``numba.njit`` with an explicit signature, cached on disk, without the GIL, never parallel."""
-
-    def compiled(function: _F) -> _F:
-        try:
-            return cast("_F", numba.njit(result(*arguments), cache=True, nogil=True)(function))
-        except RuntimeError:
-            # Neither the package's folder nor the user's cache folder can be written: compile each time.
-            return cast("_F", numba.njit(result(*arguments), nogil=True)(function))
-
-    return compiled
+from convertkit.grids.compiled import compiled, read, write
+from convertkit.grids.vectors import load_row, row_address, splat, vector
 
 
-def vector(function: Callable[..., Any]) -> Any:
-    """``numba.extending.intrinsic``: the function gives a signature and the LLVM instructions of a call."""
-    return intrinsic(function)
-
-
-def _read(item: Any, dimensions: int) -> Any:
-    return types.Array(item, dimensions, "C", readonly=True)
-
-
-def _write(item: Any, dimensions: int) -> Any:
-    return types.Array(item, dimensions, "C")
-
-
-@_compiled(types.uint64, _read(types.uint16, 1))
+@compiled(types.uint64, read(types.uint16, 1))
 def amax_16(values: Any) -> Any:
     """Largest magnitude bits of 16-bit floats."""
     largest = np.uint16(0)
@@ -58,7 +31,7 @@ def amax_16(values: Any) -> Any:
     return largest
 
 
-@_compiled(types.uint64, _read(types.uint32, 1))
+@compiled(types.uint64, read(types.uint32, 1))
 def amax_32(values: Any) -> Any:
     """Largest magnitude bits of 32-bit floats."""
     largest = np.uint32(0)
@@ -121,35 +94,18 @@ def store_nibbles(target: Any, builder: Any, array_type: Any, array: Any, index:
     store.align = 1
 
 
-def splat(vector: Any, value: int) -> Any:
-    return ir.Constant(vector, [value] * vector.count)
-
-
-def row_address(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
-    data = target.make_array(array_type)(target, builder, array).data
-    return builder.gep(data, [builder.mul(index, ir.Constant(index.type, width))])
-
-
-def load_row(target: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
-    """Row ``index`` of a C-contiguous array [n, width] as one vector."""
-    address = row_address(target, builder, array_type, array, index, width)
-    lane = target.get_data_type(array_type.dtype)
-    row = builder.load(builder.bitcast(address, ir.VectorType(lane, width).as_pointer()))
-    row.align = lane.width // 8
-    return row
-
-
 def load_block(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The block that an intrinsic's first two arguments name: row ``args[1]`` of ``args[0]`` [n, 16]."""
     return load_row(target, builder, signature.args[0], args[0], args[1], 16)
 
 
-@_compiled(
+@compiled(
     types.void,
-    _read(types.uint16, 2),
-    _read(types.uint8, 1),
-    _read(types.int16, 2),
-    _write(types.uint8, 2),
-    _write(types.uint8, 1),
+    read(types.uint16, 2),
+    read(types.uint8, 1),
+    read(types.int16, 2),
+    write(types.uint8, 2),
+    write(types.uint8, 1),
 )
 def encode_16(values: Any, scale_bytes: Any, bounds: Any, codes: Any, scales: Any) -> None:
     """Blocks [n, 16] of 16-bit floats to packed codes [n, 8] and block scales [n]."""
@@ -159,15 +115,15 @@ def encode_16(values: Any, scale_bytes: Any, bounds: Any, codes: Any, scales: An
         store_codes(values, block, bounds, scale, codes)
 
 
-@_compiled(
+@compiled(
     types.void,
-    _read(types.uint32, 2),
-    _read(types.uint8, 1),
-    _read(types.uint32, 1),
+    read(types.uint32, 2),
+    read(types.uint8, 1),
+    read(types.uint32, 1),
     types.uint8,
-    _read(types.int32, 2),
-    _write(types.uint8, 2),
-    _write(types.uint8, 1),
+    read(types.int32, 2),
+    write(types.uint8, 2),
+    write(types.uint8, 1),
 )
 def encode_32(
     values: Any, scale_bytes: Any, scale_bounds: Any, zero_byte: Any, bounds: Any, codes: Any, scales: Any
@@ -185,7 +141,7 @@ def encode_32(
         store_codes(values, block, bounds, scale, codes)
 
 
-@_compiled(types.void, _read(types.uint8, 2), _read(types.uint8, 1), _read(types.uint16, 2), _write(types.uint32, 2))
+@compiled(types.void, read(types.uint8, 2), read(types.uint8, 1), read(types.uint16, 2), write(types.uint32, 2))
 def decode_16(codes: Any, scales: Any, table: Any, out: Any) -> None:
     """Packed codes [n, 8] and block scales [n] to pairs [n, 8] of 16-bit floats, by a table [256, 16]."""
     for b in range(codes.shape[0]):
@@ -196,7 +152,7 @@ def decode_16(codes: Any, scales: Any, table: Any, out: Any) -> None:
             out[b, j] = low | (np.uint32(table[s, pair >> np.uint8(4)]) << np.uint32(16))
 
 
-@_compiled(types.void, _read(types.uint8, 2), _read(types.uint8, 1), _read(types.uint32, 2), _write(types.uint32, 2))
+@compiled(types.void, read(types.uint8, 2), read(types.uint8, 1), read(types.uint32, 2), write(types.uint32, 2))
 def decode_32(codes: Any, scales: Any, table: Any, out: Any) -> None:
     """Packed codes [n, 8] and block scales [n] to 32-bit floats [n, 16], by a table [256, 16]."""
     for b in range(codes.shape[0]):
@@ -207,7 +163,7 @@ def decode_32(codes: Any, scales: Any, table: Any, out: Any) -> None:
             out[b, 2 * j + 1] = table[s, pair >> np.uint8(4)]
 
 
-@_compiled(types.void, _read(types.uint8, 2), _read(types.uint8, 1), _read(types.uint32, 2), _write(types.uint32, 2))
+@compiled(types.void, read(types.uint8, 2), read(types.uint8, 1), read(types.uint32, 2), write(types.uint32, 2))
 def decode_pairs_16(codes: Any, scales: Any, pairs: Any, out: Any) -> None:
     """As ``decode_16``, by a table [256, 256] of both elements of a code byte."""
     for b in range(codes.shape[0]):

@@ -18,7 +18,8 @@ from numba import types
 from numba.core import cgutils
 
 from convertkit.grids.compiled import compiled, read, write
-from convertkit.grids.nvfp4.kernels import block_amax, load_block, load_row, splat, store_codes, vector
+from convertkit.grids.nvfp4.kernels import block_amax, load_block, store_codes
+from convertkit.grids.vectors import load_row, splat, vector
 
 ROOM = 7
 """Bits below the last one of the largest element's significand that magnitudes keep."""

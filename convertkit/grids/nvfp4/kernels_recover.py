@@ -12,12 +12,10 @@ from convertkit.grids.compiled import compiled, read, write
 from convertkit.grids.nvfp4.kernels import (
     block_amax,
     load_block,
-    row_address,
-    splat,
     store_codes,
     store_nibbles,
-    vector,
 )
+from convertkit.grids.vectors import row_address, splat, vector
 
 
 @compiled(types.void, read(types.uint16, 1), write(types.int64, 2))

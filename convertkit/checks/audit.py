@@ -16,7 +16,7 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.checks.audited import Audit
 from convertkit.checks.drafters import drafter_findings
 from convertkit.checks.expectations import layer_findings, layout_findings, plan_findings
-from convertkit.checks.fused_scales import fused_groups_of, fused_scale_findings, global_bits
+from convertkit.checks.fused_scales import fused_groups_of, fused_scale_findings, global_bits, grouping_findings
 from convertkit.checks.gguf_engines import gguf_views
 from convertkit.checks.odd_values import odd_value_findings
 from convertkit.checks.scales import inverted_scales
@@ -50,7 +50,8 @@ def audit_written(
     ``expected`` are the tensors that a plan announced, compared exactly; drafters are also compared with the table
     of their layout. ``fuse`` adds fused groups. Global scales are read; with ``scan`` also block scales, codes and
     dense weights (bad values become errors). Codes: all of E_PACK_*, E_SCALE_*, E_QCONFIG*, E_LAYOUT_*,
-    E_FUSED_SCALE, and with ``scan`` E_WEIGHT_NONFINITE, and N_ON_GRID or W_PART_GRID for dense linears on a grid.
+    E_FUSED_SCALE, E_FUSED_SPLIT, and with ``scan`` E_WEIGHT_NONFINITE, and N_ON_GRID or W_PART_GRID for dense linears
+    on a grid.
     ``wanted`` adds engines, a target and a reference. ``values`` reads those of a checkpoint that is only planned.
     """
     if checkpoint.container == "gguf":
@@ -74,6 +75,7 @@ def audit_written(
         findings += _scale_findings(identity.packed, bits)
         findings += inverted_scales(identity.packed, bits)
         findings += fused_scale_findings(checkpoint, identity, reader, groups, bits, fuse)
+        findings += grouping_findings(checkpoint, identity, groups, bits, fuse)
         findings += drafter_findings(checkpoint, identity, reader)
         if scan:
             findings += scan_findings(checkpoint, identity.planes, reader)

@@ -20,7 +20,7 @@ from convertkit.layouts.drafters import DRAFTERS
 from convertkit.layouts.gguf_layouts import gguf_layout
 from convertkit.layouts.gguf_names import ARCHS
 from convertkit.layouts.layout import Kind, Layout, marks_of
-from convertkit.layouts.models import CAUSAL_LM, MULTIMODAL_LM, UNKNOWN, VISION_SEGMENTS
+from convertkit.layouts.models import CAUSAL_LM, MULTIMODAL_LM, UNKNOWN, VISION_SEGMENTS, with_prediction_layers
 from convertkit.layouts.rules import families, module_of, template_of, without_model
 
 Confidence = Literal["certain", "likely", "unknown"]
@@ -72,6 +72,7 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
         layout, confidence, reasons = identify_gguf(checkpoint.metadata)
     else:
         layout, confidence, reasons = identify_layout(modules, checkpoint.tensors, checkpoint.config)
+        layout = with_prediction_layers(layout, checkpoint.config)
     specs = [ref.spec for name, ref in checkpoint.tensors.items() if name not in planes.plane_names]
     linears = dense_linears(specs, layout)
     scheme, faults = read_scheme(checkpoint.config, checkpoint.quant_config, mismatch)

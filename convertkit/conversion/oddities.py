@@ -12,7 +12,7 @@ from convertkit.conversion.oddities_layout import layout_oddities
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
 from convertkit.layouts.layout import Layout, config_value
-from convertkit.layouts.models import VISION_SEGMENTS
+from convertkit.layouts.models import PREDICTION_KEYS, VISION_SEGMENTS
 
 DTYPE_NAMES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """Values of ``torch_dtype`` / ``dtype`` in configs."""
@@ -143,7 +143,7 @@ def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Fin
         message = "the config describes a vision tower, but no tensor belongs to one"
         fix = "fetch the tower's weights, or take the config of the text-only model"
         yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key="vision_config", fix=fix)
-    for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+    for key in PREDICTION_KEYS:
         count = config_value(config, key)
         layers = config_value(config, "num_hidden_layers")
         extra = isinstance(layers, int) and any(f".layers.{layers}." in f".{module}." for module in modules)
@@ -159,5 +159,5 @@ def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Fin
 
 
 def _advertises(config: Mapping[str, Any]) -> bool:
-    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-    return isinstance(config.get("vision_config"), Mapping) or any(config_value(config, key) for key in keys)
+    predicts = any(config_value(config, key) for key in PREDICTION_KEYS)
+    return predicts or isinstance(config.get("vision_config"), Mapping)

@@ -12,7 +12,7 @@ from convertkit.containers.strict_json import dump_config
 from convertkit.conversion.identify import Identity
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, Unit, settle
 from convertkit.conversion.scales import LEAST_NORMAL_SCALE, SCALES, Hints, hints_digest, hints_of
-from convertkit.conversion.selection import Chosen, bundles_of, choose
+from convertkit.conversion.selection import Chosen, bundles_of, choose, untied_findings
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Respell, Search
 from convertkit.dialects.planes import Planes
 from convertkit.dialects.scheme import SECTIONS, strip_quantization, with_quantization
@@ -84,6 +84,7 @@ def plan_pack(source: Checkpoint, identity: Identity, request: PackRequest, file
     }
     documents = _quantized_documents(source, dialect, units, identity, None, request.target_layers)
     told = [item for item in identity.findings if item.severity != "error"]
+    told.extend(untied_findings(chosen.groups))
     return settle(
         source,
         Draft("pack-nvfp4", parameters, units, (), documents, told),

@@ -14,6 +14,7 @@ from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import ConvertError, refusal
 from convertkit.layouts.layout import config_value
+from convertkit.layouts.models import PREDICTION_KEYS
 from convertkit.layouts.rules import module_of
 
 
@@ -116,7 +117,7 @@ def _head_repeats(work: Work) -> bool:
 def _set_mtp(work: Work) -> None:
     """Layers of multi-token prediction that the config promises and no tensor belongs to."""
     absent = {item.where.key for item in work.identity.findings if item.code == "W_ADVERTISED_ABSENT"}
-    for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+    for key in PREDICTION_KEYS:
         if key in absent:
             set_everywhere(work, key, 0)
 

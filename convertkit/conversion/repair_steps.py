@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from convertkit.containers.folder import open_checkpoint
 from convertkit.conversion.repair_config import (
     planes_after,
@@ -20,11 +18,11 @@ from convertkit.conversion.tying import tie_group
 from convertkit.dialects.planes import KV_SCALES
 from convertkit.dialects.scheme import blocks_of
 from convertkit.dtypes import FLOATS
-from convertkit.errors import ConvertError, Finding, finding, refusal
-from convertkit.layouts.fused import Group, fused_groups, user_groups
+from convertkit.errors import ConvertError, Finding, finding, raise_all, refusal
+from convertkit.layouts.fused import fused_groups, idle_members, user_groups
 from convertkit.layouts.fusions import FUSIONS
 from convertkit.layouts.kv_scales import kv_scale_name, kv_scale_of
-from convertkit.layouts.rules import compile_template, families, module_of
+from convertkit.layouts.rules import families, module_of
 
 INDEX_CODES = (
     *("E_INDEX", "E_INDEX_MISMATCH", "E_INDEX_TOTAL", "W_INDEX_TOTAL", "E_AMBIGUOUS_WEIGHTS"),
@@ -150,7 +148,7 @@ def tie_scales(work: Work, request: RepairRequest) -> None:
     """Fused groups with unequal global scales get one."""
     option = "--tie-scales"
     extra = user_groups(request.groups)
-    _refuse_idle(extra, work.identity.packed)
+    raise_all(idle_members(extra, work.identity.packed))
     groups = fused_groups(work.identity.packed, work.identity.layout, extra)
     faults: list[Finding] = []
     changed = 0
@@ -170,15 +168,6 @@ def tie_scales(work: Work, request: RepairRequest) -> None:
     if changed:
         message = f"{changed:,} values change, since no shared scale is exact"
         work.findings.append(finding("W_VALUES_CHANGED", "warning", message, data={"changed_values": changed}))
-
-
-def _refuse_idle(groups: Sequence[Group], modules: Iterable[str]) -> None:
-    """Raise E_PATTERN_EMPTY for a group of ``--group`` (plain and with ``model.`` in turn) that no linear is in."""
-    names = list(modules)
-    for plain, prefixed in zip(groups[::2], groups[1::2], strict=True):
-        patterns = [compile_template(member) for member in (*plain, *prefixed)]
-        if not any(pattern.match(name) for pattern in patterns for name in names):
-            raise refusal("E_PATTERN_EMPTY", f"no packed linear is in the group '{','.join(plain)}'")
 
 
 def split_fused_scalars(work: Work, request: RepairRequest) -> None:

@@ -9,9 +9,9 @@ from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.dialects.spelling import GROUP
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding, raise_all, refusal
-from convertkit.layouts.fused import Group, fused_groups
+from convertkit.layouts.fused import Group, fused_groups, idle_members, lookalikes
 from convertkit.layouts.layout import Layout
-from convertkit.layouts.rules import compile_template, families, module_of, select
+from convertkit.layouts.rules import families, module_of, select, template_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def choose(
     Codes: E_POLICY_UNKNOWN, E_PATTERN, E_PATTERN_EMPTY, E_FUSED_SPLIT, E_WIDTH, E_WEIGHT_DTYPE.
     """
     candidates = candidate_linears(source)
-    raise_all(_idle_groups(candidates, fuse))
+    raise_all(idle_members(fuse, candidates))
     default = [module for module in candidates if layout.role_of(f"{module}.weight") in layout.packed_roles]
     if not default and not include:
         raise _no_policy(layout, candidates)
@@ -75,13 +75,19 @@ def choose(
     return Chosen(taken, weights, bundles, left, {**picked.included, **picked.excluded})
 
 
-def _idle_groups(candidates: Iterable[str], fuse: Sequence[Group]) -> Iterable[Finding]:
-    """Groups of ``user_groups`` (plain and prefixed in turn) of which no member exists."""
-    names = list(candidates)
-    for plain, prefixed in zip(fuse[::2], fuse[1::2], strict=True):
-        members = [compile_template(member) for member in (*plain, *prefixed)]
-        if not any(pattern.match(name) for pattern in members for name in names):
-            yield finding("E_PATTERN_EMPTY", "error", f"the fused group '{','.join(plain)}' matches no linear layer")
+def untied_findings(groups: Iterable[Sequence[str]]) -> Iterable[Finding]:
+    """W_UNTIED for each kind of siblings that no group of these joins, although they are called like q, k and v."""
+    rows = {row[0]: row for row in lookalikes(members[0] for members in groups if len(members) == 1)}
+    for family in families(rows).values():
+        first, count = rows[family.names[0]], len(family.names)
+        templates = ",".join(template_of(module)[0] for module in first)
+        yield finding(
+            "W_UNTIED", "warning",
+            f"{', '.join(first)} look like parts of one matrix and get a global scale each"
+            + (f"; likewise in {count - 1:,} more" if count > 1 else ""),
+            tensor=f"{first[0]}.weight", fix=f"if an engine fuses them: --fuse '{templates}'",
+            data={"groups": [list(rows[name]) for name in family.names[:20]]},
+        )  # fmt: skip
 
 
 def _no_policy(layout: Layout, candidates: Mapping[str, TensorRef]) -> Exception:

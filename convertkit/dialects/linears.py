@@ -30,13 +30,17 @@ def fused_alias(module: str) -> str | None:
 
 
 def roles_of(names: Iterable[str], layout: Layout) -> dict[str, str]:
-    """The role of every tensor name (dense spelling). The layout's rules are asked once per family."""
+    """The role of every tensor name (dense spelling). The layout's rules are asked once per family, or where the last
+    layer has another role than the first, once per layer of it."""
     roles: dict[str, str] = {}
     for family in families(names).values():
         by_layer = {numbers[:1]: name for numbers, name in zip(family.indices, family.names, strict=True)}
         first = layout.role_of(family.names[0])
-        same = len(by_layer) == 1 or first == layout.role_of(family.names[-1])
-        roles.update((name, first if same else layout.role_of(name)) for name in family.names)
+        if len(by_layer) == 1 or first == layout.role_of(family.names[-1]):
+            roles.update(dict.fromkeys(family.names, first))
+            continue
+        of_layer = {numbers: layout.role_of(name) for numbers, name in by_layer.items()}
+        roles.update((name, of_layer[numbers[:1]]) for numbers, name in zip(family.indices, family.names, strict=True))
     return roles
 
 

@@ -91,13 +91,16 @@ def partial_groups(packed: Iterable[str], dense: Iterable[str], layout: Layout) 
         finding(
             "E_FUSED_SPLIT",
             "error",
-            f"{len(family.names)} x '{family.template}' would stay dense while its fused partners are packed",
+            f"{len(family.names)} x '{family.template}': dense, while the parts that engines fuse with it are packed",
             tensor=f"{family.names[0]}.weight",
             fix="include or exclude the whole group, for example q_proj, k_proj and v_proj; if the source is "
             "packed so, expand it first",
         )
         for family in families(halves).values()
     )
+
+
+STATE_BOTH = "ModelOpt's mixed form can state both: convert --to nvfp4-modelopt-mixed (where packing: --dialect)"
 
 
 def _write_modelopt(
@@ -107,7 +110,7 @@ def _write_modelopt(
     algorithms = set(written.packed.values())
     if not mixed and len(algorithms) > 1:
         message = "some packed linears have activation scales and others have none"
-        raise refusal("E_LOSS", message, fix="--dialect modelopt-mixed can state both")
+        raise refusal("E_LOSS", message, fix=STATE_BOTH)
     if layout.names_layers_by_runtime and target_layers is None:
         message = f"ModelOpt names the layers of {layout.name} drafters after those of the target model"
         raise refusal("E_NEEDS_TARGET", message, fix="--target-model DIR, or --dialect compressed-tensors")
@@ -129,7 +132,7 @@ def _write_compressed_tensors(written: _Written, layout: Layout, kv_cache: str |
     algorithms = set(written.packed.values())
     if len(algorithms) > 1:
         message = "some packed linears have activation scales and others have none"
-        raise refusal("E_LOSS", message, fix="--dialect modelopt-mixed can state both")
+        raise refusal("E_LOSS", message, fix=STATE_BOTH)
     if layout.kind == "drafter":
         return compressed_tensors_config(_drafter_targets(written), (), algorithms == {"NVFP4"}, kv_cache)
     ignore = set(written.dense) | ({"lm_head"} if _head_is_tied(written, layout) else set())

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from convertkit.errors import refusal
+from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.layout import Layout
-from convertkit.layouts.rules import PLACEHOLDERS, Pattern, compile_template, natural_key
+from convertkit.layouts.rules import PLACEHOLDERS, Pattern, compile_template, natural_key, near
 
 Group = tuple[str, ...]
 
@@ -32,6 +32,47 @@ def user_groups(texts: Iterable[str]) -> tuple[Group, ...]:
     """``--fuse`` values as groups, each also under a leading ``model.``, which users may leave out."""
     plain = [parse_fuse(text) for text in texts]
     return tuple(variant for group in plain for variant in (group, tuple(f"model.{member}" for member in group)))
+
+
+def idle_members(groups: Sequence[Group], modules: Iterable[str]) -> tuple[Finding, ...]:
+    """E_PATTERN_EMPTY for each of ``user_groups`` with a name that no module has: a group of which one name is
+    misspelled would tie the others without it."""
+    names, plain = list(modules), [group for group in groups if not _is_variant(group, groups)]
+    found = []
+    for group in plain:
+        idle = [member for member in group if not _means_any((member, f"model.{member}"), names)]
+        if idle:
+            message = f"in the fused group '{','.join(group)}' {', '.join(idle)} matches no linear layer"
+            found.append(finding("E_PATTERN_EMPTY", "error", message, fix=near(names)))
+    return tuple(found)
+
+
+def _is_variant(group: Group, groups: Sequence[Group]) -> bool:
+    """Whether this is another group of these under a leading ``model.``."""
+    stripped = tuple(member.removeprefix("model.") for member in group)
+    return stripped != group and stripped in groups
+
+
+def _means_any(members: Iterable[str], names: Sequence[str]) -> bool:
+    patterns = [compile_template(member) for member in members]
+    return any(pattern.match(name) is not None for pattern in patterns for name in names)
+
+
+_PARTS = {"q": "q", "k": "k", "v": "v", "query": "q", "key": "k", "value": "v"}
+
+
+def lookalikes(alone: Iterable[str]) -> tuple[Group, ...]:
+    """Siblings of no group that are called alike but for q, k and v, such as ``add_q_proj``, ``add_k_proj`` and
+    ``add_v_proj``: three linears of one input, which an engine may well fuse."""
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for module in alone:
+        parent, _, leaf = module.rpartition(".")
+        words = leaf.split("_")
+        hits = [place for place, word in enumerate(words) if word in _PARTS]
+        if len(hits) == 1:
+            key = (parent, *words[: hits[0]], "", *words[hits[0] + 1 :])
+            rows.setdefault(key, {})[_PARTS[words[hits[0]]]] = module
+    return tuple((row["q"], row["k"], row["v"]) for row in rows.values() if len(row) == len("qkv"))
 
 
 def fused_groups(modules: Iterable[str], layout: Layout, extra: Sequence[Group] = ()) -> dict[str, tuple[str, ...]]:

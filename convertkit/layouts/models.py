@@ -10,8 +10,12 @@ convolutions and the small gates of linear attention, vision, multi-token predic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from convertkit.layouts.drafters import GATE_UP, QKV
-from convertkit.layouts.layout import Layout, Rule
+from convertkit.layouts.layout import Layout, Rule, config_value
 
 
 def _rules(role: str, *templates: str) -> tuple[Rule, ...]:
@@ -137,3 +141,25 @@ PACKED_ROLES = frozenset({"attention", "mlp", "expert", "linear attention"})
 CAUSAL_LM = Layout("causal-lm", "causal-lm", (*VISION, *LANGUAGE), MODEL_FUSED, PACKED_ROLES)
 MULTIMODAL_LM = Layout("multimodal-lm", "multimodal-lm", (*VISION, *LANGUAGE), MODEL_FUSED, PACKED_ROLES)
 UNKNOWN = Layout("unknown", "unknown", (*VISION, *LANGUAGE), MODEL_FUSED, frozenset())
+
+PREDICTION_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+"""Config fields that count layers of multi-token prediction."""
+
+
+def with_prediction_layers(layout: Layout, config: Mapping[str, Any]) -> Layout:
+    """The layout with layers of multi-token prediction that are numbered on behind those of the model (DeepSeek, GLM,
+    MiMo: ``layers.61`` of 61): they are called like layers of the model, and only the config tells them apart."""
+    layers = config_value(config, "num_hidden_layers")
+    more = [count for key in PREDICTION_KEYS if type(count := config_value(config, key)) is int]
+    if layout.kind not in ("causal-lm", "multimodal-lm") or type(layers) is not int or layers < 1 or not more:
+        return layout
+    numbers = range(layers, layers + min(max(more), MAX_PREDICTION_LAYERS))
+    names = [f"{prefix}layers.{number}.{{rest}}" for number in numbers for prefix in LANGUAGE_PREFIXES]
+    return replace(layout, rules=(*_rules("mtp", *names), *layout.rules))
+
+
+MAX_PREDICTION_LAYERS = 16
+"""Models have one to three; a config that counts thousands is nonsense, and every rule costs time."""
+
+LANGUAGE_PREFIXES = ("", "language_model.", "language_model.model.")
+"""What comes before ``layers`` in a language model, after a leading ``model.``."""

@@ -204,7 +204,7 @@ def select(
         raise ConvertError(faults)
     hits = {pattern: _matching(pattern, candidates) for pattern in (*include, *exclude)}
     empty = [
-        finding("E_PATTERN_EMPTY", "error", f"the pattern '{pattern}' matches no linear layer", fix=_near(candidates))
+        finding("E_PATTERN_EMPTY", "error", f"the pattern '{pattern}' matches no linear layer", fix=near(candidates))
         for pattern, found in hits.items()
         if not found
     ]
@@ -233,7 +233,7 @@ def _matching(pattern: str, modules: Iterable[str]) -> set[str]:
     return {module for module in modules if compiled.match(without_model(module)) is not None}
 
 
-def _near(candidates: Sequence[str], limit: int = 8) -> str:
+def near(candidates: Sequence[str], limit: int = 8) -> str:
     """Names to choose from, as templates, for the message of a pattern that matches nothing."""
     templates = list(families(candidates))
     more = f" and {len(templates) - limit} more" if len(templates) > limit else ""

@@ -21,10 +21,11 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import PackedModule
-from convertkit.errors import Finding, finding, refusal
+from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.arguments import from_hub
-from convertkit.layouts.fused import fused_groups, user_groups
+from convertkit.layouts.fused import Group, fused_groups, idle_members, user_groups
+from convertkit.layouts.rules import module_of
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_opened
 from convertkit.release.report_files import check_report_place, write_report_files
@@ -75,6 +76,7 @@ def gate(
         kernels_of(device)
     theirs, mine = open_checkpoint(reference), open_checkpoint(candidate)
     left, right = weights_of(theirs), weights_of(mine)
+    raise_all(idle_members(user_groups(fuse), {module_of(name) for name in mine.tensors}))
     missing = list(missing_findings(left, right))
     pairs = [(left[name], right[name]) for name in right if name in left and left[name].shape == right[name].shape]
     with stop_on_signals() as stop, Reader(theirs) as one, Reader(mine) as two:
@@ -82,7 +84,7 @@ def gate(
         desks = Desk(one, stop, progress, buffers[0], device), Desk(two, stop, progress, buffers[1], device)
         serving = served_by(mine, desks[1], as_served, worker_count(workers), fuse)
         found = compare_checkpoints(desks, pairs, worker_count(workers), STORED[stored], serving.tables)
-        rows, whole = _rows(mine, right, found)
+        rows, whole = _rows(mine, right, found, user_groups(fuse))
         judged = judge([row for row in rows if "metrics" in row], limits)
         refused = list(dict.fromkeys(item.data["name"] for item in judged if item.data["scope"] == "tensor"))
         swapped = swapped_findings(desks, pairs, refused, limits, STORED[stored])
@@ -142,14 +144,14 @@ def served_by(mine: Checkpoint, desk: Desk, as_served: str | None, workers: int,
 
 
 def _rows(
-    mine: Checkpoint, weights: Mapping[str, Weight], found: Sequence[Compared]
+    mine: Checkpoint, weights: Mapping[str, Weight], found: Sequence[Compared], fuse: Sequence[Group]
 ) -> tuple[list[dict[str, Any]], Tally]:
     """Rows of weights in file order, of fused groups of packed linears, and of the whole."""
     layout = identify(mine).layout
     packed = {item.name.removesuffix(".weight"): item for item in found if item.packed and item.tally is not None}
     group_of = {
         member: (lead, members)
-        for lead, members in fused_groups(packed, layout).items()
+        for lead, members in fused_groups(packed, layout, fuse).items()
         if len(members) > 1
         for member in members
     }

@@ -12,7 +12,7 @@ from convertkit.checks.audited import Audit
 from convertkit.containers.folder import open_checkpoint
 from convertkit.dialects.scheme import with_quantization
 from convertkit.dialects.writing import write_quantization
-from convertkit.layouts.fused import parse_fuse
+from convertkit.layouts.fused import parse_fuse, user_groups
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 from tests.dialects.tiny import ATTENTION, DFLASH_CONFIG, LM_CONFIG, MLP, causal_lm, checkpoint, dflash, planes, spec
 
@@ -157,6 +157,40 @@ def test_user_groups_are_audited_too(tmp_path: Path) -> None:
     fuse = [parse_fuse("layers.{i}.mlp.up_proj,layers.{i}.mlp.down_proj")]
     (item,) = audited(tmp_path, dflash(MLP), values=values, fuse=fuse).errors
     assert (item.code, item.data["groups"]) == ("E_FUSED_SCALE", ["layers.0.mlp.gate_proj"])
+
+
+def test_the_ratio_of_unequal_scales_is_told(tmp_path: Path) -> None:
+    values = {"layers.0.mlp.up_proj.weight_scale_2": f32(0.8)}
+    (item,) = audited(tmp_path, dflash(MLP), values=values).errors
+    assert item.message.endswith("engines keep one for all and serve up_proj times 1.25")
+
+
+def test_names_of_a_user_group_that_nothing_has_fail(tmp_path: Path) -> None:
+    fuse = user_groups(["layers.{i}.mlp.up_proj,layers.{i}.mlp.dwn_proj"])
+    (item,) = audited(tmp_path, dflash(MLP), fuse=fuse).errors
+    assert item.code == "E_PATTERN_EMPTY"
+    assert "layers.{i}.mlp.dwn_proj matches no linear layer" in item.message
+
+
+def test_a_fused_group_that_is_packed_in_part_fails(tmp_path: Path) -> None:
+    specs = [item for item in dflash(MLP) if not item.name.startswith("layers.1.mlp.up_proj.")]
+    block, document = write_quantization("modelopt-mixed", dflash(MLP), LAYOUTS_BY_NAME["dflash"])
+    del block["quantized_layers"]["layers.1.mlp.up_proj"]
+    specs.append(spec("layers.1.mlp.up_proj.weight", "BF16", 32, 32))
+    source = checkpoint(tmp_path, specs, with_quantization(DFLASH_CONFIG, block), {})
+    assert ("E_FUSED_SPLIT", "layers.1.mlp.up_proj.weight") in found(audit_written(source))
+
+
+def test_unequal_scales_of_what_only_looks_like_a_group_are_a_warning(tmp_path: Path) -> None:
+    names = [f"model.layers.0.cross.add_{leaf}_proj" for leaf in "qkv"]
+    specs = [*causal_lm(ALL), *(plane for name in names for plane in planes(name))]
+    values = {f"{names[1]}.weight_scale_2": f32(3.0)}
+    equal = audited(tmp_path / "equal", specs, layout="causal-lm")
+    assert "W_UNTIED" not in [item.code for item in equal.findings]
+    audit = audited(tmp_path / "unequal", specs, layout="causal-lm", values=values)
+    [item] = [item for item in audit.findings if item.code == "W_UNTIED"]
+    assert item.data["groups"] == [names]
+    assert audit.errors == ()
 
 
 @pytest.mark.parametrize(("value", "code"), [(f32(float("nan")), "E_SCALE_NONFINITE"), (f32(-0.0), "E_SCALE_ZERO")])

@@ -117,3 +117,26 @@ def test_a_fused_group_that_matches_nothing_is_refused() -> None:
     with pytest.raises(ConvertError) as caught:
         chosen(model(), fuse=("layers.{i}.attn.to_q,layers.{i}.attn.to_k",))
     assert caught.value.code == "E_PATTERN_EMPTY"
+
+
+def test_a_fused_group_of_literal_names_is_one(tmp_path: Path) -> None:
+    names = ("model.layers.0.self_attn.o_proj", "model.layers.0.mlp.down_proj")
+    assert names in chosen(model(), fuse=(",".join(names),)).groups
+    with pytest.raises(ConvertError) as caught:
+        chosen(model(), fuse=(f"{names[0]},model.layers.0.mlp.dwn_proj",))
+    assert caught.value.code == "E_PATTERN_EMPTY"
+    assert "model.layers.0.mlp.dwn_proj matches no linear layer" in caught.value.findings[0].message
+
+
+def test_layers_of_prediction_that_are_numbered_on_are_not_packed_by_default() -> None:
+    source = model()
+    spec = TensorSpec("model.layers.1.mlp.down_proj.weight", "BF16", (32, 64))
+    tensors = {**source.tensors, spec.name: TensorRef(spec, "model.safetensors", 0)}
+    config = {**source.config, "num_hidden_layers": 1}
+    plain = replace(source, tensors=tensors, config=config)
+    assert ("model.layers.1.mlp.down_proj",) in chosen(plain).groups
+    more = replace(plain, config={**config, "num_nextn_predict_layers": 1})
+    found = chosen(more)
+    assert ("model.layers.0.mlp.down_proj",) in found.groups
+    assert "model.layers.1.mlp.down_proj" in found.left
+    assert ("model.layers.1.mlp.down_proj",) in chosen(more, "layers.{i}.mlp.down_proj").groups

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from convertkit.errors import ConvertError
-from convertkit.layouts.fused import fused_groups, parse_fuse
+from convertkit.layouts.fused import fused_groups, idle_members, lookalikes, parse_fuse, user_groups
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 
 MODEL, DRAFTER = LAYOUTS_BY_NAME["causal-lm"], LAYOUTS_BY_NAME["dflash2"]
@@ -73,3 +73,24 @@ def test_malformed_groups_are_refused(text: str) -> None:
     with pytest.raises(ConvertError) as caught:
         parse_fuse(text)
     assert caught.value.code == "E_PATTERN"
+
+
+def test_a_group_without_placeholders_names_what_is_there() -> None:
+    modules = ["attn.add_q", "model.attn.add_k", "attn.other"]
+    assert idle_members(user_groups(["attn.add_q,attn.add_k"]), modules) == ()
+
+
+def test_one_misspelled_name_of_a_group_is_told() -> None:
+    modules = [f"model.layers.{i}.attn.add_{leaf}" for i in range(2) for leaf in "qkv"]
+    text = "layers.{i}.attn.add_q,layers.{i}.attn.add_k,layers.{i}.attn.ad_v"
+    [item] = idle_members(user_groups([text]), modules)
+    assert (item.code, item.severity) == ("E_PATTERN_EMPTY", "error")
+    assert "layers.{i}.attn.ad_v matches no linear layer" in item.message
+    assert "model.layers.{i}.attn.add_v" in item.fix
+
+
+def test_siblings_called_like_q_k_and_v_are_seen() -> None:
+    row = ("b.0.add_q_proj", "b.0.add_k_proj", "b.0.add_v_proj")
+    bert = ("a.query", "a.key", "a.value")
+    alone = [*reversed(row), *bert, "b.1.add_q_proj", "b.1.add_k_proj", "c.q_k_proj", "c.v_proj", "d.out_proj"]
+    assert lookalikes(alone) == (row, bert)

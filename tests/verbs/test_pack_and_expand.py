@@ -251,6 +251,16 @@ def test_gate_compares_any_two_dialects(tmp_path: Path) -> None:
     assert validate_report(report)["summary"]["packed"] == 15
 
 
+def test_gate_sums_over_the_users_fused_groups(tmp_path: Path) -> None:
+    made = packed(tmp_path / "mo")
+    fuse = ("layers.0.mlp.down_proj,layers.0.mlp.up_proj",)
+    groups = [set(row["members"]) for row in gate(made, DRAFTER, fuse=fuse).rows if row.get("scope") == "group"]
+    assert {f"layers.0.mlp.{leaf}_proj.weight" for leaf in ("gate", "up", "down")} in groups
+    with pytest.raises(ConvertError) as caught:
+        gate(made, DRAFTER, fuse=("layers.{i}.mlp.down_proj,layers.{i}.mlp.upp_proj",))
+    assert caught.value.code == "E_PATTERN_EMPTY"
+
+
 def test_gate_names_weights_that_one_side_lacks(tmp_path: Path) -> None:
     result = gate(DRAFTER, FIXTURES / "dflash-tiny")
     assert result.status == 1

@@ -117,6 +117,14 @@ def test_a_group_of_unknown_names_is_tied_when_it_is_given(tmp_path: Path) -> No
     assert {after[f"{module}.weight_scale_2"][2] for module in modules} == {f32(2.0**-10)}
 
 
+def test_a_group_may_be_two_literal_names_and_none_of_them_may_be_misspelled(tmp_path: Path) -> None:
+    modules = [f"model.layers.0.mixer.part_{leaf}" for leaf in "ab"]
+    source = packed(tmp_path, dict(zip(modules, (2.0**-10, 2.0**-11), strict=True)))
+    assert refused(tmp_path, source, tie_scales=True, groups=(f"{modules[0]},x.part_b",)).code == "E_PATTERN_EMPTY"
+    after = tensors(fixed(tmp_path, source, tie_scales=True, groups=(",".join(modules),)))
+    assert {after[f"{module}.weight_scale_2"][2] for module in modules} == {f32(2.0**-10)}
+
+
 def test_equal_scales_are_nothing_to_do(tmp_path: Path) -> None:
     source = packed(tmp_path, dict.fromkeys(QKV, 2.0**-10))
     made = repair(source, tmp_path / "out", RepairRequest(tie_scales=True))

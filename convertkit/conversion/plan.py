@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.folder import INDEX_SUFFIX, WEIGHTS
 from convertkit.containers.safetensors import MAX_HEADER_BYTES, EncodedHeader, encode_header
 from convertkit.conversion.metadata import METADATA, kept_metadata, metadata_findings
-from convertkit.errors import ConvertError, Finding, finding, shown
+from convertkit.conversion.side_notes import side_file_findings
+from convertkit.errors import ConvertError, Finding, finding
 from convertkit.layouts.rules import natural_key
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
@@ -135,7 +135,7 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
         tuple(draft.drops),
         documents,
         source.side_files,
-        (*source.findings, *draft.findings, *told, *_readme_findings(source), *_left_behind(source)),
+        (*source.findings, *draft.findings, *told, *side_file_findings(source)),
         print_,
         metadata,
     )
@@ -258,39 +258,3 @@ def _fingerprint(
     if metadata != METADATA:
         add({"metadata": dict(metadata)})
     return digest.hexdigest()
-
-
-TOLD = ("folder", "not a regular file", "hidden or unsafe name", "weights of another format")
-"""Why entries are not copied of which the output has no counterpart."""
-
-
-def _left_behind(source: Checkpoint) -> Iterable[Finding]:
-    """Folders, weights of other formats, unsafe names: they do not travel, but may belong to the model."""
-    kept = ((name, why) for name, why in source.skipped.items() if why in TOLD and not name.startswith("."))
-    left = {shown(name): why for name, why in sorted(kept)}
-    if left:
-        told = ", ".join(f"{name} ({why})" for name, why in list(left.items())[:8])
-        message = f"{len(left)} entries of the source are not copied: {told}{', …' if len(left) > 8 else ''}"
-        fix = "copy to the output what belongs to the model"
-        yield finding("N_LEFT_BEHIND", "note", message, fix=fix, data={"entries": left})
-
-
-SIZE_CLAIM = re.compile(rb"\b[0-9a-f]{64}\b|\b\d{1,3}(,\d{3}){2,} bytes")
-
-
-def _readme_findings(source: Checkpoint) -> Iterable[Finding]:
-    """A card that is copied but states digests or sizes of the source's files."""
-    for name in source.side_files:
-        if name.lower() == "readme.md" and SIZE_CLAIM.search(_card(source, name)):
-            yield finding(
-                "W_CARD_STATES_SIZES",
-                "warning",
-                "the copied card states sizes or digests, which are those of the source",
-                file=name,
-                fix="edit the card of the output",
-            )
-
-
-def _card(source: Checkpoint, name: str) -> bytes:
-    with open(source.root / name, "rb") as stream:
-        return stream.read(1 << 20)

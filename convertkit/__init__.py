@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from convertkit.verbs.diff import diff as diff
     from convertkit.verbs.fix_keys import fix_keys as fix_keys
     from convertkit.verbs.from_gguf import from_gguf as from_gguf
+    from convertkit.verbs.from_torch import from_torch as from_torch
     from convertkit.verbs.gate import gate as gate
     from convertkit.verbs.gate_forward import gate_forward as gate_forward
     from convertkit.verbs.inspect import inspect as inspect
@@ -43,6 +44,7 @@ _HOMES = {
     "diff": "convertkit.verbs.diff",
     "fix_keys": "convertkit.verbs.fix_keys",
     "from_gguf": "convertkit.verbs.from_gguf",
+    "from_torch": "convertkit.verbs.from_torch",
     "gate": "convertkit.verbs.gate",
     "gate_forward": "convertkit.verbs.gate_forward",
     "generate_calibration": "convertkit.verbs.calibration",

@@ -279,6 +279,8 @@ CODES: dict[str, Code] = {
     "E_WRITE": Code(4, "The operating system refused to write."),
     "W_UNFINISHED": Code(0, "An earlier run left an unfinished output beside this one."),
     "W_STAGING_KEPT": Code(0, "What is finished is kept, so that the run can be resumed."),
+    "E_PICKLE": Code(3, "A file of torch.save is damaged, holds no weights by name, or more than tensors."),
+    "N_NOT_TENSORS": Code(0, "Values beside the weights of a file of torch.save are not kept."),
     "N_METADATA": Code(0, "The weight files of the source differ in header metadata, which is not kept."),
     "W_SOURCE_TOUCHED": Code(0, "A source file was touched between the interrupted run and its resumption."),
     "W_CARRIED": Code(0, "Files of the old output that are not convertkit's are in the new one as well."),

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Row] = {
     "to-dspark": Row("convertkit.cli.to_dspark", "Convert a DSpark drafter to the format that vLLM serves natively."),
     "to-gguf": Row("convertkit.cli.to_gguf", "Convert a drafter or model to GGUF for llama.cpp."),
     "from-gguf": Row("convertkit.cli.from_gguf", "Convert a GGUF to safetensors."),
+    "from-torch": Row("convertkit.cli.from_torch", "Convert weights that PyTorch pickled to safetensors."),
     "gate": Row("convertkit.cli.gate", "Compare a checkpoint with its reference, tensor by tensor."),
     "calibration": Row("convertkit.cli.calibration", "Make hidden states and tokens for gate --forward."),
     "audit": Row("convertkit.cli.audit", "Check names, shapes, dtypes and config against each other."),

@@ -152,7 +152,7 @@ def _audited(work: Work, path: str) -> Iterator[Finding]:
 def _carried(report: Mapping[str, Any]) -> set[str]:
     """Codes of errors that a repair or renaming found in its source already, or was asked to make: it states them as
     warnings (``verbs.beside``)."""
-    if report["plan"]["verb"] not in ("repair", "fix-keys"):
+    if report["plan"]["verb"] not in ("repair", "fix-keys", "from-torch"):
         return set()
     items = (item for item in report["findings"] if item["severity"] == "warning")
     return {item["code"] for item in items if item["code"].startswith("E_")}

@@ -9,7 +9,9 @@ from contextlib import chdir, redirect_stdout
 from typing import Any
 
 import pytest
+import torch
 from jsonschema import Draft202012Validator
+from safetensors.torch import load_file
 
 from convertkit import __version__
 from convertkit.cli.main import COMMANDS, main
@@ -51,6 +53,8 @@ SAID: tuple[tuple[str, str, int], ...] = (
     ("audit small.gguf", "audit", 0),
     ("from-gguf small.gguf unboxed --dry-run", "plan", 0),
     ("from-gguf small.gguf unboxed", "result", 0),
+    ("from-torch drafter.bin torch --dry-run", "plan", 0),
+    ("from-torch drafter.bin torch", "result", 0),
     ("gate pack --reference drafter", "fidelity-gate", 0),
     ("gate poor --reference rough --max-rel-rms 0.01 --report gate.json", "fidelity-gate", 1),
     ("gate pack --reference drafter --forward --target-model target", "fidelity-gate", 0),
@@ -109,6 +113,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, Any]]:
         generate(kind, folder / name)
     for kind, name in (("dflash2", "small"), ("dspark", "dspark"), ("qwen3", "words")):
         write_model(folder / name, kind)
+    torch.save(load_file(folder / "drafter" / "model.safetensors"), folder / "drafter.bin")
     write_key(folder, "key")
     with chdir(folder):
         return [printed(words.split()) for words, _, _ in SAID]

@@ -72,7 +72,8 @@ class Checkpoint:
     ``config`` and ``quant_config`` are ``config.json`` and ``hf_quant_config.json`` (empty if absent).
     ``side_files`` are top-level regular files that travel with a conversion; ``skipped`` maps the names of
     other entries (weights of other formats, reports, manifests, folders) to the reason they do not.
-    ``is_file`` says that one weight file was opened, without the folder around it. ``metadata`` are the typed
+    ``is_file`` says that one weight file was opened, without the folder around it, ``planned`` that the files are not
+    there yet. ``metadata`` are the typed
     key-value pairs of a GGUF (``containers.gguf_values``).
     """
 
@@ -86,6 +87,7 @@ class Checkpoint:
     skipped: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     is_file: bool = False
+    planned: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG
-from convertkit.containers.stored import StoredFolder, read_folder
+from convertkit.containers.stored import StoredFolder, planned_folder, read_folder
 from convertkit.engines.files import chosen
 from convertkit.engines.model import Refused
 from convertkit.engines.source import Source
@@ -28,7 +28,9 @@ class Sources:
         """The folder as it lies on the disk; of one file alone that file, without what lies beside it."""
         if self.given is not None:
             return self.given
-        return _one_file(self.checkpoint) if self.checkpoint.is_file else read_folder(self.checkpoint)
+        if self.checkpoint.is_file:
+            return _one_file(self.checkpoint)
+        return planned_folder(self.checkpoint) if self.checkpoint.planned else read_folder(self.checkpoint)
 
     def of(self, engine: str) -> Source:
         """What ``engine`` (a key of ``engines.rules.ENGINES``) would load."""

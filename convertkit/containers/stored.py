@@ -52,10 +52,25 @@ class StoredFolder:
 
 def read_folder(checkpoint: Checkpoint) -> StoredFolder:
     """The folder of an opened checkpoint: its headers are not read again, weight files that are not part of it are."""
+    return read_any_folder(checkpoint.root, _by_file(checkpoint))
+
+
+def planned_folder(checkpoint: Checkpoint) -> StoredFolder:
+    """The folder that a plan will make (``conversion.foreseen``): with an index if it has several weight files."""
+    files = _by_file(checkpoint)
+    documents: dict[str, Any] = {CONFIG: checkpoint.config, QUANT_CONFIG: checkpoint.quant_config}
+    if len(files) > 1:
+        documents[f"model{INDEX_SUFFIX}"] = {"weight_map": {name: name for name in files}, "metadata": {}}
+    return StoredFolder(
+        checkpoint.root, files, documents=documents, mask_embedding=MASK_EMBEDDING in checkpoint.side_files
+    )
+
+
+def _by_file(checkpoint: Checkpoint) -> dict[str, tuple[TensorSpec, ...]]:
     by_file: dict[str, list[TensorSpec]] = {file.name: [] for file in checkpoint.files}
     for ref in checkpoint.tensors.values():
         by_file[ref.file].append(ref.spec)
-    return read_any_folder(checkpoint.root, {name: _in_order(specs) for name, specs in by_file.items()})
+    return {name: _in_order(specs) for name, specs in by_file.items()}
 
 
 def read_any_folder(root: Path, known: Mapping[str, tuple[TensorSpec, ...]] | None = None) -> StoredFolder:

@@ -41,6 +41,7 @@ def foresee(plan: Plan) -> Checkpoint:
         _object(plan, QUANT_CONFIG),
         plan.side_files,
         findings=tuple(_notes(plan)),
+        planned=True,
     )
 
 

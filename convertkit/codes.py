@@ -281,6 +281,7 @@ CODES: dict[str, Code] = {
     "W_STAGING_KEPT": Code(0, "What is finished is kept, so that the run can be resumed."),
     "E_PICKLE": Code(3, "A file of torch.save is damaged, holds no weights by name, or more than tensors."),
     "N_NOT_TENSORS": Code(0, "Values beside the weights of a file of torch.save are not kept."),
+    "N_STATED_DIGESTS": Code(0, "Digests of large files are those that the hub states; they were not read."),
     "N_METADATA": Code(0, "The weight files of the source differ in header metadata, which is not kept."),
     "W_SOURCE_TOUCHED": Code(0, "A source file was touched between the interrupted run and its resumption."),
     "W_CARRIED": Code(0, "Files of the old output that are not convertkit's are in the new one as well."),

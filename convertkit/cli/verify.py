@@ -48,6 +48,8 @@ VERDICTS = {
               help="Trust configuration of a Sigstore (JSON), for a signature by an identity.")  # fmt: skip
 @click.option("--identity", metavar="NAME", help="Who must have signed, with --trust-config.")
 @click.option("--oidc-issuer", metavar="URL", help="Who must have vouched for that identity.")
+@click.option("--no-download", is_flag=True,
+              help="hf://: take the hub's word for the digests of large files, and fetch small ones only.")  # fmt: skip
 @workers_option
 @shared_options
 def command(
@@ -67,6 +69,7 @@ def command(
     trust_config: Path | None,
     identity: str | None,
     oidc_issuer: str | None,
+    no_download: bool,
     workers: int,
     shared: Shared,
 ) -> int:
@@ -74,6 +77,7 @@ def command(
 
     Every listed file and tensor is read and compared; files that nothing lists fail too. Nothing is written.
     A repository on the hub is downloaded into the hub's cache; where it has no manifest, the hub's own digests count.
+    With --no-download its large files stay there, and what the hub states of them is compared.
     Exit status: 0 passed, 1 different, 3 malformed, 4 unreadable, 6 files of an earlier release.
     """
     from convertkit.verbs.verify import verify
@@ -98,6 +102,7 @@ def command(
                 trust_config=trust_config,
                 identity=identity,
                 oidc_issuer=oidc_issuer,
+                download=not no_download,
                 workers=workers,
                 progress=progress,
             )

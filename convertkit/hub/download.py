@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from convertkit.containers.safetensors import read_header
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.hub.address import Address, parse_address
 from convertkit.hub.listing import RemoteFile, client, commit_of, list_files, said
+from convertkit.release.paths import MANIFEST, ROWS, SUMS
 
 SMALL_FILE_BYTES = 32 << 20
 """Files other than weights that are larger stay on the hub where only headers are wanted."""
@@ -120,6 +122,27 @@ def write_listing(text: str) -> tuple[Path, Path]:
     place = _temporary(address) / "hub-files.json"
     place.write_text(json.dumps(rows), encoding="utf-8")
     return root, place
+
+
+def fetch_small(text: str) -> tuple[Path, tuple[RemoteFile, ...]]:
+    """A temporary folder with the files of a repository that are not in LFS, and its manifests; and the list of all of
+    them, paths from the folder of the address. Of the others the hub states size and SHA-256."""
+    address = parse_address(text)
+    commit = commit_of(address)
+    files = list_files(address, commit, recursive=True)
+    start = f"{address.folder}/" if address.folder else ""
+    folder = _temporary(address)
+    listed = []
+    for file in files:
+        path = file.path.removeprefix(start)
+        listed.append(replace(file, path=path))
+        if file.sha256 is None or path in (MANIFEST, SUMS, ROWS):
+            with said(address):
+                found = Path(client().hf_hub_download(address.repo, file.path, revision=commit))
+            _require_commit(address, commit, found)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found, folder / path)
+    return folder, tuple(listed)
 
 
 def _temporary(address: Address) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from convertkit.checkpoint import TensorRef
@@ -88,7 +88,27 @@ def match(
         if row.file in right_size and row.file in stored:
             by_file.setdefault(row.file, []).append(row)
     found = sha256_all(root, to_hash, {path: stored[path] for path in by_file}, workers, progress)
-    findings: list[Finding] = [*unreadable, *found.findings]
+    seen = Seen(sizes, found, by_file, stored, tuple(unreadable))
+    return compare(tree, listed, extra, seen, earlier)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found out about the files of a folder: sizes by path, digests, and for files whose tensors are compared
+    too the rows that list them and the tensors that are stored."""
+
+    sizes: Mapping[str, int]
+    digests: Digests
+    rows: Mapping[str, Sequence[TensorEntry]] = field(default_factory=dict)
+    stored: Mapping[str, Sequence[TensorRef]] = field(default_factory=dict)
+    unreadable: tuple[Finding, ...] = ()
+
+
+def compare(tree: Tree, listed: Mapping[str, FileEntry], extra: Sequence[str], seen: Seen, earlier: Earlier) -> Matched:
+    """``listed`` files against those of ``tree``, and the ``extra`` ones that nothing lists."""
+    present = frozenset(tree.files)
+    sizes, found, by_file = seen.sizes, seen.digests, seen.rows
+    findings: list[Finding] = [*seen.unreadable, *found.findings]
     folded = {path.casefold(): path for path in reversed(tree.paths)}
     files_ok = tensors_ok = size_bytes = 0
     for path in sorted(listed):
@@ -96,7 +116,7 @@ def match(
             findings.extend(_missing(path, tree, folded) if path not in present else ())
             continue
         faults = list(_file_faults(listed[path], sizes[path], found, earlier))
-        tensor_faults = list(_tensor_faults(by_file[path], stored[path], found)) if path in by_file else []
+        tensor_faults = list(_tensor_faults(by_file[path], seen.stored[path], found)) if path in by_file else []
         tensors_ok += len(by_file.get(path, ())) - len(tensor_faults)
         if path in found.files and not faults:
             files_ok += 1

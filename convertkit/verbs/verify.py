@@ -52,6 +52,7 @@ def verify(
     trust_config: str | os.PathLike[str] | None = None,
     identity: str | None = None,
     oidc_issuer: str | None = None,
+    download: bool = True,
     workers: int = 0,
     progress: Progress = SILENT,
 ) -> VerifyResult:
@@ -77,6 +78,8 @@ def verify(
             ``certificates``, the trusted ones (PEM), or of Sigstore with ``trust_config`` (a file with its
             ClientTrustConfig), the ``identity`` that must have signed and the ``oidc_issuer`` that vouched for it.
             Without a manifest its list of files is what is verified.
+        download: false: of a repository on the hub read small files only, and take the hub's word for the digests of
+            those in LFS, see ``verbs.verify_stated``.
 
     Returns:
         The findings and the status: 0 passed, 1 different, 3 malformed, 4 unreadable or changing, 6 every difference
@@ -85,6 +88,19 @@ def verify(
     Raises:
         ConvertError: E_NOT_FOUND, E_USAGE, E_PATTERN_EMPTY (an ``only`` pattern that nothing listed matches).
     """
+    if not download:
+        words: dict[str, object] = {
+            "--card": card,
+            "--recompute": recompute,
+            "--from": sums,
+            "--signature": signature,
+            "--key": key,
+        }
+        words |= {"--source": source, "--target-model": target_model, "--certificate": certificates}
+        words |= {"--trust-config": trust_config}
+        for word in (word for word, given in words.items() if given):
+            raise refusal("E_USAGE", f"{word} needs the files, so not --no-download")
+        return _stated(folder, Choice(tuple(only), (*allow_extra, *(() if strict else HUB_EXTRAS))), strict, workers)
     if isinstance(folder, str) and is_address(folder):
         root, sums, hub = _from_hub(folder, sums, strict)
     else:
@@ -132,6 +148,14 @@ def _recomputed(
     found = recompute(root, asked, source, target_model, workers, progress)
     summary = {**result.summary, "recomputed": list(found.reports)}
     return verify_result([*result.findings, *found.findings], strict, summary)
+
+
+def _stated(folder: str | os.PathLike[str], choice: Choice, strict: bool, workers: int) -> VerifyResult:
+    if not (isinstance(folder, str) and is_address(folder)):
+        raise refusal("E_USAGE", "--no-download is for a repository on the hub", fix="name it: hf://org/name")
+    from convertkit.verbs.verify_stated import verify_stated
+
+    return verify_stated(folder, choice, strict, workers)
 
 
 def _from_hub(

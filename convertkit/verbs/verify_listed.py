@@ -75,7 +75,7 @@ def verify_listed(
     """The folder against ``expected``: structure, every chosen file and tensor, what reports claim. Raises
     E_PATTERN_EMPTY for a choice that nothing listed meets; every other problem is a finding."""
     listed = {path: entry for path, entry in expected.files.items() if choice.wants(path) or path in OWN_FILES}
-    _refuse_empty_patterns(choice, expected.files)
+    refuse_empty_patterns(choice, expected.files)
     unlisted = [path for path in tree.paths if path not in expected.files and path not in (MANIFEST, SUMS)]
     unlisted = [path for path in unlisted if choice.wants(path)]
     allowed = [path for path in unlisted if choice.allows(path)]
@@ -135,7 +135,8 @@ def _manifest_missing(root: Path, tree: Tree) -> Finding:
     return finding("E_MANIFEST_MISSING", "error", message, fix=fix)
 
 
-def _refuse_empty_patterns(choice: Choice, files: Mapping[str, FileEntry]) -> None:
+def refuse_empty_patterns(choice: Choice, files: Mapping[str, FileEntry]) -> None:
+    """Raises E_PATTERN_EMPTY for a pattern of ``only`` that matches no file."""
     for pattern in choice.only:
         if not any(matches(path, [pattern.removeprefix("!")]) for path in files):
             raise refusal("E_PATTERN_EMPTY", f"--only '{shown(pattern)}' matches no file that the manifest lists",

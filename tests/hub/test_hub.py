@@ -20,6 +20,7 @@ from convertkit.errors import ConvertError
 from convertkit.hub.address import Address, origin_of, parse_address
 from convertkit.verbs.case import Options
 from convertkit.verbs.pack import pack_nvfp4
+from tests.documents import check_document
 from tests.hub.server import COMMIT, Hub, serve
 from tests.release.recipes import LOSSY
 
@@ -299,3 +300,60 @@ def test_the_origin_of_a_cached_folder(tmp_path: Path) -> None:
     assert origin_of(snapshot / "bf16") == {"repo": "hf:org/name", "revision": COMMIT}
     assert origin_of(snapshot) == {"repo": "hf:org/name", "revision": COMMIT}
     assert origin_of(tmp_path / "models--org--name" / "snapshots" / "main") == {}
+
+
+@pytest.fixture
+def release_repo(tmp_path: Path) -> Path:
+    """A repository with a pack, its manifest and what a hub adds."""
+    generate("dflash2", tmp_path / "dense")
+    pack_nvfp4(tmp_path / "dense", tmp_path / "repo", options=Options(workers=2))
+    (tmp_path / "repo" / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+    return tmp_path / "repo"
+
+
+def test_verify_without_downloading_the_weights(release_repo: Path, tmp_path: Path) -> None:
+    words = ("verify", "hf://org/drafter", "--no-download")
+    with serve(release_repo) as hub:
+        done = convertkit(hub, tmp_path / "home", *words, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        document = json.loads(done.stdout)
+        check_document(document)
+        assert document["summary"]["files_ok"] == document["summary"]["files"] == 9
+        assert document["summary"]["allowed"] == [".gitattributes"]
+        (note,) = document["findings"]
+        assert (note["code"], note["data"]["files"]) == ("N_STATED_DIGESTS", ["model.safetensors"])
+        assert not any(".safetensors" in name for name in hub.requests), hub.requests
+        assert convertkit(hub, tmp_path / "home", *words, "--strict").returncode == 1  # .gitattributes
+        for more in ("--card", "--recompute"):
+            assert convertkit(hub, tmp_path / "home", *words, more).returncode == 2
+        assert convertkit(hub, tmp_path / "home", "verify", release_repo, "--no-download").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda root: (root / "model.safetensors").write_bytes(flipped(root / "model.safetensors")), "E_DIGEST"),
+        (lambda root: (root / "model.safetensors").write_bytes(b"short"), "E_SIZE"),
+        (lambda root: (root / "model.safetensors").unlink(), "E_FILE_MISSING"),
+        (lambda root: (root / "config.json").write_bytes(flipped(root / "config.json")), "E_DIGEST"),
+        (lambda root: (root / "SHA256SUMS").write_bytes(b"nonsense"), "E_MANIFEST_LINE"),
+        (lambda root: shutil.copy(root / "model.safetensors", root / "more.safetensors"), "E_FILE_EXTRA"),
+        (lambda root: [(root / name).unlink() for name in ("MANIFEST.json", "SHA256SUMS")], "E_MANIFEST_MISSING"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_repository_shows_without_its_weights(
+    release_repo: Path, tmp_path: Path, change: Any, code: str
+) -> None:
+    change(release_repo)
+    with serve(release_repo) as hub:
+        done = convertkit(hub, tmp_path / "home", "verify", "hf://org/drafter", "--no-download", "--json")
+        found = json.loads(done.stdout)
+        assert not any(".safetensors" in name for name in hub.requests), hub.requests
+    assert done.returncode == found["status"] != 0
+    assert code in {item["code"] for item in found["findings"] if item["severity"] == "error"}, found["findings"]
+
+
+def flipped(path: Path) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    return bytes(data)

@@ -147,7 +147,8 @@ def _plain_rows(
     for name in names:
         spec = checkpoint.tensors[name].spec
         module = name.removesuffix(".weight")
-        stated = _stated(coverage, module) if module in identity.linears else None
+        compared = module in identity.linears or (module in identity.planes.foreign and len(spec.shape) == 2)
+        stated = _stated(coverage, module) if compared else None
         alike.setdefault((spec.dtype, spec.shape, stated), []).append(name)
     for (dtype, shape, stated), members in alike.items():
         yield {

@@ -44,7 +44,7 @@ def grouping_findings(
     E_FUSED_SPLIT for groups that are packed in part, W_UNTIED for unequal scales of what only looks like a group."""
     yield from idle_members(fuse, {module_of(name) for name in checkpoint.tensors})
     dense = {module: None for module in identity.linears if module not in identity.packed}
-    yield from partial_groups(identity.packed, dense, identity.layout)
+    yield from partial_groups((*identity.packed, *identity.planes.foreign), dense, identity.layout)
     grouped = {module for members in groups.values() for module in members}
     alone = [(module,) for module in identity.packed if module not in grouped]
     for item in untied_findings(alone):

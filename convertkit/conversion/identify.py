@@ -10,7 +10,7 @@ from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.containers.gguf import ARCHITECTURE
 from convertkit.containers.gguf_values import Scalar
 from convertkit.conversion.oddities import oddities
-from convertkit.dialects.coverage import Coverage, coherence_findings, coverage_of
+from convertkit.dialects.coverage import CURE, Coverage, activation_findings, coherence_findings, coverage_of
 from convertkit.dialects.linears import dense_linears
 from convertkit.dialects.planes import PackedModule, Planes, find_packed
 from convertkit.dialects.reading import read_scheme
@@ -78,8 +78,12 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
     scheme, faults = read_scheme(checkpoint.config, checkpoint.quant_config, mismatch)
     findings = [*checkpoint.findings, *planes.findings, *faults]
     coverage = None if scheme is None else coverage_of(scheme)
-    if scheme is not None and not faults:
-        findings += coherence_findings(scheme, planes.packed, linears, modules, layout, mismatch, coverage)
+    if scheme is not None and coverage is not None and not any(item.code == "E_QCONFIG" for item in faults):
+        findings += coherence_findings(
+            scheme, planes.packed, linears, modules, layout, mismatch, coverage, planes.foreign
+        )
+        inputs = {module: packed.input_scale is not None for module, packed in planes.packed.items()}
+        findings += activation_findings(coverage, inputs, layout, mismatch)
     findings += _dialect_findings(checkpoint, planes, scheme, mismatch)
     findings += [_escalated(item) if mismatch == "error" else item for item in oddities(checkpoint, layout, modules)]
     return Identity(
@@ -191,12 +195,15 @@ def _dialect_findings(
         message = "some packed linears are spelled as ModelOpt does, others as compressed-tensors does"
         findings.append(finding("E_PACK_AMBIGUOUS", "error", message))
     if found and scheme is None and not checkpoint.is_file:
-        findings.append(mismatch_finding(mismatch, "there are packed linears, but no quantization config", CONFIG_FILE))
+        findings.append(
+            mismatch_finding(mismatch, "there are packed linears, but no quantization config", CONFIG_FILE, fix=CURE)
+        )
     elif found and scheme is not None and found[0] != scheme.dialect.removesuffix("-mixed"):
         message = f"the config speaks of {scheme.dialect}, the tensors are spelled as {found[0]} does"
-        findings.append(mismatch_finding(mismatch, message, scheme.place))
+        findings.append(mismatch_finding(mismatch, message, scheme.place, fix=CURE))
     if planes.kv_scales:
-        message = f"{len(planes.kv_scales)} scales of the KV cache are stored"
+        count = len(planes.kv_scales)
+        message = f"{count} scales of the KV cache are stored" if count > 1 else "a scale of the KV cache is stored"
         findings.append(finding("W_KV_SCALES", "note", message, tensor=planes.kv_scales[0]))
     inputs = [module.input_scale for module in planes.packed.values() if module.input_scale is not None]
     if inputs:

@@ -9,7 +9,14 @@ from convertkit.checkpoint import TensorRef
 from convertkit.conversion.planners import DTYPE_KEYS, TORCH_NAMES
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
 from convertkit.dialects.planes import Planes, find_packed
-from convertkit.dialects.scheme import QUANT_FILE, SECTIONS, blocks_of, strip_quantization, with_quantization
+from convertkit.dialects.scheme import (
+    CONFIG_FILE,
+    QUANT_FILE,
+    SECTIONS,
+    blocks_of,
+    strip_quantization,
+    with_quantization,
+)
 from convertkit.dialects.writing import default_dialect, write_quantization
 from convertkit.dtypes import FLOATS
 from convertkit.errors import ConvertError, refusal
@@ -91,7 +98,8 @@ def requantize(work: Work, option: str) -> None:
     config, quant = with_quantization(work.config, block), document or {}
     if config != work.config or quant != work.quant_config:
         work.effect(option)
-        work.note("W_CONFIG_SET", "the quantization config is written anew from the tensors", file=QUANT_FILE)
+        place = QUANT_FILE if config == work.config else CONFIG_FILE
+        work.note("W_CONFIG_SET", "the quantization config is written anew from the tensors", file=place)
         work.config, work.quant_config = config, quant
 
 

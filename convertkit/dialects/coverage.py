@@ -24,6 +24,10 @@ MINOR_ROLES = frozenset({"router", "vision", "other", "markov", "confidence", "s
 MAX_LISTED = 20
 """Names kept in the data of one finding."""
 
+BY_HAND = "correct the config; convertkit does not write it where it cannot read all that is quantized"
+LOST_SCALES = "fetch the scales; if there are none, say so: convert --to nvfp4-modelopt-mixed states it per layer"
+CURE = "repair --set-config writes it anew from the tensors"
+
 TIED = ("lm_head", "embed_tokens")
 """Modules that configs name although nothing is stored for them when embeddings are tied."""
 
@@ -128,8 +132,10 @@ def coherence_findings(
     layout: Layout,
     severity: Severity = "error",
     coverage: Coverage | None = None,
+    foreign: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
-    """Contradictions between config and tensors. ``dense`` are dense linears, ``others`` further module names.
+    """Contradictions between config and tensors. ``dense`` are dense linears, ``others`` further module names,
+    ``foreign`` modules that are quantized in another way, with its name.
 
     ``severity`` error gives E_QCONFIG_MISMATCH, warning gives W_QCONFIG_MISMATCH (the tensors are believed). Entries
     that are not read leave everything unsure, which W_ENTRY_UNREAD says.
@@ -142,14 +148,19 @@ def coherence_findings(
     for module in others:
         if module not in asked:
             coverage.covers(renamed(module))
+    fix = BY_HAND if foreign else CURE
+    strange = [module for module in foreign or {} if coverage.covers(renamed(module)) is False]
     roles = roles_of((f"{module}.weight" for module in overdone), layout)
     minor = [module for module in overdone if roles[f"{module}.weight"] in MINOR_ROLES]
     major = [module for module in overdone if roles[f"{module}.weight"] not in MINOR_ROLES]
     findings = [
         *_unread(scheme),
-        *_by_family(uncovered, "packed, but the quantization config leaves it out", scheme, severity),
-        *_by_family(major, "dense, but the quantization config counts it as packed", scheme, severity),
-        *_by_family(minor, "dense and not excluded in the quantization config", scheme, "warning"),
+        *_by_family(uncovered, "packed, but the quantization config leaves it out", scheme, severity, fix),
+        *_by_family(
+            strange, "quantized in another way, but the quantization config leaves it out", scheme, severity, fix
+        ),
+        *_by_family(major, "dense, but the quantization config counts it as packed", scheme, severity, fix),
+        *_by_family(minor, "dense and not excluded in the quantization config", scheme, "warning", fix),
     ]
     unused = [
         entry
@@ -157,7 +168,7 @@ def coherence_findings(
         if entry not in scheme.unread and entry.rpartition(".")[2] not in TIED
     ]
     if unused and coverage.sure:
-        findings.append(_unused(unused, scheme))
+        findings += _unused(unused, packed, scheme, fix)
     left_out = set(uncovered)
     covered = [module for module in packed if module not in left_out]
     return (*findings, *_substring_findings(scheme, covered, severity))
@@ -185,7 +196,7 @@ def runtime_name(module: str, target_layers: int) -> str:
     return plain if plain == "lm_head" else f"model.{plain}"
 
 
-def _by_family(modules: Iterable[str], what: str, scheme: Scheme, severity: Severity) -> list[Finding]:
+def _by_family(modules: Iterable[str], what: str, scheme: Scheme, severity: Severity, fix: str) -> list[Finding]:
     """One finding per family of modules."""
     findings = []
     for family in families(modules).values():
@@ -193,7 +204,7 @@ def _by_family(modules: Iterable[str], what: str, scheme: Scheme, severity: Seve
         message = f"'{family.names[0]}' is {what}" if count == 1 else f"{count} x '{family.template}': {what}"
         data = {"count": count, "template": family.template, "modules": list(family.names[:MAX_LISTED])}
         findings.append(
-            mismatch_finding(severity, message, scheme.place, tensor=f"{family.names[0]}.weight", data=data)
+            mismatch_finding(severity, message, scheme.place, tensor=f"{family.names[0]}.weight", fix=fix, data=data)
         )
     return findings
 
@@ -214,11 +225,51 @@ def _unread(scheme: Scheme) -> list[Finding]:
     return [finding("W_ENTRY_UNREAD", "warning", message, file=scheme.place, fix=fix, data=data)]
 
 
-def _unused(entries: list[str], scheme: Scheme) -> Finding:
-    message = f"{len(entries)} entries of the quantization config name no stored module: {_listed(entries)}"
-    return mismatch_finding(
-        "warning", message, scheme.place, data={"count": len(entries), "entries": entries[:MAX_LISTED]}
-    )
+def _unused(entries: list[str], packed: Sequence[str], scheme: Scheme, fix: str) -> list[Finding]:
+    """Entries that mean nothing: parents of packed linears by themselves, as the tool that wrote them took them for a
+    way to leave out what they hold."""
+    parents: dict[str, list[str]] = {entry: [] for entry in entries}
+    for module in packed if scheme.dialect == "compressed-tensors" else ():
+        for name in spellings_of(module)[:3]:
+            while name := name.rpartition(".")[0]:
+                if name in parents:
+                    parents[name].append(module)
+    holds = {entry: list(dict.fromkeys(held)) for entry, held in parents.items() if held and entry in scheme.ignore}
+    findings = [
+        mismatch_finding(
+            "warning",
+            f"'{entry}' is left out by the quantization config, but {len(held)} linears in it are packed, such as "
+            f"{held[0]}: a name means itself and not what lies in it",
+            scheme.place, tensor=f"{held[0]}.weight", fix=fix, data={"entry": entry, "modules": held[:MAX_LISTED]},
+        )
+        for entry, held in holds.items()
+    ]  # fmt: skip
+    rest = [entry for entry in entries if entry not in holds]
+    if rest:
+        what = "1 entry of the quantization config names" if len(rest) == 1 else (
+            f"{len(rest)} entries of the quantization config name")  # fmt: skip
+        data = {"count": len(rest), "entries": rest[:MAX_LISTED]}
+        message = f"{what} no stored module: {_listed(rest)}"
+        findings.append(mismatch_finding("warning", message, scheme.place, fix=fix, data=data))
+    return findings
+
+
+def activation_findings(
+    coverage: Coverage, inputs: Mapping[str, bool], layout: Layout, severity: Severity
+) -> tuple[Finding, ...]:
+    """Packed linears (``inputs``: whether each has an activation scale) that lack one although the config quantizes
+    activations: engines leave it uninitialised, or take 1."""
+    scheme, renamed = coverage.scheme, runtime_names(coverage.scheme, layout)
+
+    def quantizes(module: str) -> bool:
+        if not scheme.layers:
+            return scheme.algorithms == ("NVFP4",) and coverage.covers(renamed(module)) is True
+        stated = (scheme.layers.get(name) for name in spellings_of(renamed(module)))
+        return next((algorithm == "NVFP4" for algorithm in stated if algorithm is not None), False)
+
+    bare = [module for module, there in inputs.items() if not there and quantizes(module)]
+    what = "packed without an activation scale, but the quantization config quantizes activations"
+    return tuple(_by_family(bare, what, scheme, severity, LOST_SCALES))
 
 
 def _substring_findings(scheme: Scheme, packed: Iterable[str], severity: Severity) -> list[Finding]:

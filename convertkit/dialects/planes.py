@@ -256,7 +256,8 @@ def _foreign_findings(foreign: Mapping[str, str]) -> list[Finding]:
         finding(
             "E_UNSUPPORTED_QUANT",
             "error",
-            f"{len(found)} modules are quantized as {kind}, which convertkit cannot read",
+            f"{len(found)} {'module is' if len(found) == 1 else 'modules are'} quantized as {kind}, which convertkit "
+            "cannot read",
             tensor=found[0],
             data={"count": len(found), "kind": kind},
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from convertkit.dialects.compressed_tensors import read_compressed_tensors
@@ -51,13 +51,33 @@ def read_scheme(
         findings += faults.items
         if scheme is not None:
             schemes.append(scheme)
-    meanings = {scheme.meaning() for scheme in schemes}
-    if len(meanings) > 1:
+    other = next((scheme for scheme in schemes if scheme.meaning() != schemes[0].meaning()), None)
+    if other is not None:
         places = " and ".join(dict.fromkeys(scheme.place for scheme in schemes))
         message = f"the quantization is stated {len(schemes)} times, differently, in {places}"
-        fix = "convertkit reads the first; outputs state it once, or twice alike"
-        findings.append(mismatch_finding(mismatch, message, schemes[-1].place, fix=fix))
+        message += f": {'; '.join(_differences(schemes[0], other))}"
+        fix = "convertkit reads the first; repair --set-config writes all of them from the tensors"
+        findings.append(mismatch_finding(mismatch, message, other.place, fix=fix))
     return (schemes[0] if schemes else None), tuple(findings)
+
+
+def _differences(one: Scheme, other: Scheme) -> Iterator[str]:
+    """What two schemes say differently, the first one first."""
+    pairs = (("dialect", one.dialect, other.dialect), ("KV cache", one.kv_cache, other.kv_cache))
+    for what, mine, yours in (*pairs, ("algorithms", _joined(one.algorithms), _joined(other.algorithms))):
+        if mine != yours:
+            yield f"{what} {mine or 'not stated'} and {yours or 'not stated'}"
+    lists = (("left out", one.ignore, other.ignore), ("targets", one.targets, other.targets))
+    layers = [[f"{name} ({algorithm})" for name, algorithm in scheme.layers.items()] for scheme in (one, other)]
+    for what, left, right in (*lists, ("listed", layers[0], layers[1])):
+        for where, more in (("first", set(left) - set(right)), ("other", set(right) - set(left))):
+            if more:
+                names = sorted(more)
+                yield f"{what} only in the {where}: {', '.join(names[:4])}" + (" …" if len(names) > 4 else "")
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ", ".join(sorted(set(names)))
 
 
 def _read_block(path: str, block: Any, file: str, faults: Faults) -> Scheme | None:

@@ -174,7 +174,7 @@ def test_names_of_a_user_group_that_nothing_has_fail(tmp_path: Path) -> None:
 
 def test_a_fused_group_that_is_packed_in_part_fails(tmp_path: Path) -> None:
     specs = [item for item in dflash(MLP) if not item.name.startswith("layers.1.mlp.up_proj.")]
-    block, document = write_quantization("modelopt-mixed", dflash(MLP), LAYOUTS_BY_NAME["dflash"])
+    block, _ = write_quantization("modelopt-mixed", dflash(MLP), LAYOUTS_BY_NAME["dflash"])
     del block["quantized_layers"]["layers.1.mlp.up_proj"]
     specs.append(spec("layers.1.mlp.up_proj.weight", "BF16", 32, 32))
     source = checkpoint(tmp_path, specs, with_quantization(DFLASH_CONFIG, block), {})
@@ -191,6 +191,61 @@ def test_unequal_scales_of_what_only_looks_like_a_group_are_a_warning(tmp_path: 
     [item] = [item for item in audit.findings if item.code == "W_UNTIED"]
     assert item.data["groups"] == [names]
     assert audit.errors == ()
+
+
+def mismatches(audit: Audit) -> list[str]:
+    return [item.message for item in audit.findings if item.code in ("E_QCONFIG_MISMATCH", "W_QCONFIG_MISMATCH")]
+
+
+def test_two_statements_that_disagree_do_not_hide_what_both_get_wrong(tmp_path: Path) -> None:
+    block, document = write_quantization("modelopt", causal_lm(ALL), LAYOUTS_BY_NAME["causal-lm"])
+    assert document is not None
+    block["ignore"] = [*block["ignore"], "model.layers.0.mlp*"]
+    config = with_quantization(LM_CONFIG, block)
+    audit = audit_written(checkpoint(tmp_path, causal_lm(ALL), config, document, {}))
+    conflict, *others = mismatches(audit)
+    assert "left out only in the first: model.layers.0.mlp*" in conflict
+    assert [text.partition("'")[2].partition("'")[0] for text in others] == [
+        f"model.layers.0.mlp.{leaf}" for leaf in ("down_proj", "gate_proj", "up_proj")
+    ]
+
+
+def test_a_left_out_parent_of_packed_linears_is_told_apart_from_a_name_of_nothing(tmp_path: Path) -> None:
+    specs = causal_lm(ALL, "compressed-tensors")
+    block, _ = write_quantization("compressed-tensors", specs, LAYOUTS_BY_NAME["causal-lm"])
+    block["ignore"] = [*block["ignore"], "model.layers.0.mlp", "model.nothing"]
+    audit = audit_written(checkpoint(tmp_path, specs, with_quantization(LM_CONFIG, block), None, {}))
+    parent, nothing = mismatches(audit)
+    assert parent.startswith(
+        "'model.layers.0.mlp' is left out by the quantization config, but 3 linears in it are packed"
+    )
+    assert nothing == "1 entry of the quantization config names no stored module: model.nothing"
+    assert audit.errors == ()
+
+
+def test_another_quantization_under_a_left_out_name_is_a_contradiction(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.o_proj"
+    specs = [item for item in causal_lm(ALL) if not item.name.startswith(f"{name}.")]
+    block, _ = write_quantization("modelopt", specs, LAYOUTS_BY_NAME["causal-lm"])
+    block["ignore"] = [*block["ignore"], name]
+    stored = [spec(f"{name}.weight", "F8_E4M3", 32, 32), spec(f"{name}.weight_scale", "F32")]
+    audit = audit_written(checkpoint(tmp_path, [*specs, *stored], with_quantization(LM_CONFIG, block), None, {}))
+    assert ("E_QCONFIG_MISMATCH", f"{name}.weight") in found(audit)
+    assert [row["config"] for row in audit.rows if row["first"] == f"{name}.weight"] == ["dense"]
+
+
+def test_a_linear_that_lacks_its_activation_scale_is_named(tmp_path: Path) -> None:
+    whole = [*causal_lm(ALL)]
+    names = {item.name.removesuffix(".weight_scale_2") for item in whole if item.name.endswith(".weight_scale_2")}
+    lacking = "model.layers.0.mlp.down_proj"
+    inputs = [spec(f"{name}.input_scale", "F32") for name in sorted(names)]
+    block, document = write_quantization("modelopt", [*whole, *inputs], LAYOUTS_BY_NAME["causal-lm"])
+    config = with_quantization(LM_CONFIG, block)
+    assert audit_written(checkpoint(tmp_path / "whole", [*whole, *inputs], config, document, {})).errors == ()
+    short = [*whole, *(item for item in inputs if not item.name.startswith(lacking))]
+    (item,) = audit_written(checkpoint(tmp_path / "short", short, config, document, {})).errors
+    assert (item.code, item.where.tensor) == ("E_QCONFIG_MISMATCH", f"{lacking}.weight")
+    assert "packed without an activation scale" in item.message
 
 
 @pytest.mark.parametrize(("value", "code"), [(f32(float("nan")), "E_SCALE_NONFINITE"), (f32(-0.0), "E_SCALE_ZERO")])

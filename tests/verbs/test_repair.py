@@ -222,6 +222,13 @@ def test_the_quantization_config_is_made_from_what_is_stored(tmp_path: Path) -> 
     assert json.loads((out / "hf_quant_config.json").read_text())["quantization"]["exclude_modules"] == block["ignore"]
 
 
+def test_the_note_of_a_new_quantization_config_names_its_file(tmp_path: Path) -> None:
+    made = packed(tmp_path, {"model.layers.0.mlp.down_proj": 2.0**10}, dialect="compressed-tensors")
+    result = repair(made, tmp_path / "right", RepairRequest(set_config=True))
+    assert isinstance(result, Result)
+    assert [item.where.file for item in result.findings if item.code == "W_CONFIG_SET"] == ["config.json"]
+
+
 def test_what_quantization_left_behind_is_stripped(tmp_path: Path) -> None:
     specs = [*causal_lm(), spec("model.layers.0.mlp.down_proj.input_scale", "F32")]
     block = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": []}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from convertkit.checkpoint import TensorRef
@@ -40,6 +41,11 @@ class Bench:
         if differing is None:
             return (broken(name, "was never compared with its source"),)
         return (broken(name, what, differing=differing),) if differing else ()
+
+    @cached_property
+    def written(self) -> Desk:
+        """The desk over the output instead of the source; the buffers are the same."""
+        return replace(self.desk, reader=self.output)
 
     def staged(self, name: str) -> TensorRef:
         return self.output.checkpoint.tensors[name]

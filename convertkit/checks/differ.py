@@ -131,10 +131,9 @@ def _bits(desks: tuple[Desk, Desk], left: TensorRef, right: TensorRef) -> Differ
 
 def _chunk(desk: Desk, ref: TensorRef, offset: int, length: int) -> NDArray[np.uint8]:
     desk.stop.check()
-    buffer: NDArray[np.uint8] = desk.buffers.take("mine", "|u1", (length,))
-    desk.reader.read_into(ref, offset, bytes_view(buffer))
+    chunk: NDArray[np.uint8] = desk.rows("mine", ref, offset, (length,), "|u1")
     desk.progress.advance(length)
-    return buffer
+    return chunk
 
 
 def _wide(bits: NDArray[Any], dtype: str) -> NDArray[np.float64]:

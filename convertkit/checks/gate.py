@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.compare import Dense, Planes, Side, compare_tiles
@@ -17,7 +15,7 @@ from convertkit.checks.reference import PlaneTables
 from convertkit.checks.tiles import tile_rows
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.survey import STORAGE
-from convertkit.conversion.tiles import byte_chunks, bytes_view, in_parallel
+from convertkit.conversion.tiles import byte_chunks, in_parallel
 from convertkit.dialects.planes import PackedModule, find_packed
 from convertkit.dialects.spelling import GROUP
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, sound_global_bits
@@ -172,16 +170,10 @@ def _side(desk: Desk, weight: Weight, use: str, bits: int | None, first: int, ro
     stored = weight.stored
     if isinstance(stored, PackedModule):
         assert bits is not None
-        codes = _tile(desk, stored.codes, use + " codes", first, (rows, width // 2), "|u1")
-        scales = _tile(desk, stored.block_scale, use + " scales", first, (rows, width // GROUP), "|u1")
+        codes = desk.rows(use + " codes", stored.codes, first, (rows, width // 2), "|u1")
+        scales = desk.rows(use + " scales", stored.block_scale, first, (rows, width // GROUP), "|u1")
         return Planes(codes, scales, bits, stored.spelling.sense)
-    return Dense(_tile(desk, stored, use, first, (rows, width), STORAGE[stored.spec.dtype]), stored.spec.dtype)
-
-
-def _tile(desk: Desk, ref: TensorRef, use: str, first: int, shape: tuple[int, int], storage: str) -> NDArray[Any]:
-    tile = desk.buffers.take(use, storage, shape)
-    desk.reader.read_into(ref, first * shape[1] * tile.dtype.itemsize, bytes_view(tile))
-    return tile
+    return Dense(desk.rows(use, stored, first, (rows, width), STORAGE[stored.spec.dtype]), stored.spec.dtype)
 
 
 def _equal_bytes(reference: Desk, candidate: Desk, mine: Weight, yours: Weight) -> bool:
@@ -191,10 +183,8 @@ def _equal_bytes(reference: Desk, candidate: Desk, mine: Weight, yours: Weight) 
         return False
     assert DTYPES[left.spec.dtype].bits >= 4
     for offset, length in byte_chunks(left.size_bytes):
-        one = reference.buffers.take("mine", "|u1", (length,))
-        two = candidate.buffers.take("yours", "|u1", (length,))
-        reference.reader.read_into(left, offset, bytes_view(one))
-        candidate.reader.read_into(right, offset, bytes_view(two))
+        one = reference.rows("mine", left, offset, (length,), "|u1")
+        two = candidate.rows("yours", right, offset, (length,), "|u1")
         if not np.array_equal(one, two):
             return False
     return True

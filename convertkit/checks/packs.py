@@ -34,7 +34,6 @@ from convertkit.checks.tiles import LANES, row_tiles
 from convertkit.conversion.encoders import grid_of
 from convertkit.conversion.gridsearch import GridFact
 from convertkit.conversion.survey import STORAGE
-from convertkit.conversion.tiles import bytes_view
 from convertkit.conversion.units import Pack
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding
@@ -112,18 +111,12 @@ def _recorded(unit: Pack, amax: int) -> int:
 def _tiles(bench: Bench, source: TensorRef, codes: TensorRef, scales: TensorRef) -> Iterator[Tile]:
     rows, width = source.spec.shape
     storage = STORAGE[source.spec.dtype]
-
-    def read(reader: Any, ref: TensorRef, use: str, first: int, shape: tuple[int, int], kind: str) -> NDArray[Any]:
-        tile = bench.desk.buffers.take(use, kind, shape)
-        reader.read_into(ref, first * shape[1] * tile.dtype.itemsize, bytes_view(tile))
-        return tile
-
     for first, count in row_tiles(rows, width):
         bench.desk.stop.check()
         yield Tile(
-            read(bench.desk.reader, source, "source", first, (count, width), storage),
-            read(bench.output, codes, "codes", first, (count, width // 2), "|u1"),
-            read(bench.output, scales, "scales", first, (count, width // GROUP), "|u1"),
+            bench.desk.rows("source", source, first, (count, width), storage),
+            bench.written.rows("codes", codes, first, (count, width // 2), "|u1"),
+            bench.written.rows("scales", scales, first, (count, width // GROUP), "|u1"),
         )
 
 

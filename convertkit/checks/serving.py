@@ -11,7 +11,7 @@ from convertkit.checks.reference import PlaneTables
 from convertkit.checks.served import ENGINES, Part, is_expert, lift_scope, ratio, served_bits, served_tables
 from convertkit.checks.tiles import row_tiles
 from convertkit.conversion.desk import Desk
-from convertkit.conversion.tiles import bytes_view, in_parallel
+from convertkit.conversion.tiles import in_parallel
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP
 from convertkit.dialects.values import sound_global_bits
@@ -88,7 +88,6 @@ def _scale_tiles(desk: Desk, packed: PackedModule) -> Iterator[np.ndarray[tuple[
     width = packed.in_features // GROUP
     for first, rows in row_tiles(packed.out_features, width):
         desk.stop.check()
-        tile = desk.buffers.take("yours scales", "|u1", (rows, width))
-        desk.reader.read_into(packed.block_scale, first * width, bytes_view(tile))
+        tile = desk.rows("yours scales", packed.block_scale, first, (rows, width), "|u1")
         desk.progress.advance(tile.nbytes)
         yield tile

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from convertkit.checkpoint import TensorRef
 from convertkit.checks.bench import Bench, Evidence, broken
 from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.expand import ExpandTally, check_expand_tile
@@ -21,7 +20,7 @@ from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.plan import Plan, Unit
 from convertkit.conversion.survey import STORAGE, Facts
-from convertkit.conversion.tiles import bytes_view, in_parallel
+from convertkit.conversion.tiles import in_parallel
 from convertkit.conversion.units import Cast, Copy, Expand, Pack, Relabel, Respell
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
@@ -109,23 +108,14 @@ def _verify_cast(bench: Bench, unit: Cast) -> Evidence:
     differing = 0
     for first, count in flat_tiles(source.spec.elements):
         bench.desk.stop.check()
-        before = _rows(bench, bench.desk.reader, source, "source", first, count, 1, STORAGE[source.spec.dtype])
-        after = _rows(bench, bench.output, out, "dense", first, count, 1, STORAGE[unit.dtype])
+        before = bench.desk.rows("source", source, first, (count,), STORAGE[source.spec.dtype])
+        after = bench.written.rows("dense", out, first, (count,), STORAGE[unit.dtype])
         values = widened(before, source.spec.dtype)
         wrong = narrowed(values, unit.dtype).view(after.dtype) != after
         wrong &= ~(np.isnan(values) & np.isnan(widened(after, unit.dtype)))  # any NaN is a NaN
         differing += int(np.count_nonzero(wrong))
     faults = (broken(unit.key, "is not its source rounded once", differing=differing),) if differing else ()
     return Evidence(unit, faults)
-
-
-def _rows(
-    bench: Bench, reader: Reader, ref: TensorRef, use: str, first: int, rows: int, width: int, storage: str
-) -> np.ndarray[Any, Any]:
-    """Rows of a stored matrix in this thread's buffer for ``use``: shape [rows, width]."""
-    tile = bench.desk.buffers.take(use, storage, (rows, width))
-    reader.read_into(ref, first * width * tile.dtype.itemsize, bytes_view(tile))
-    return tile
 
 
 def _verify_pack(bench: Bench, unit: Pack) -> Evidence:
@@ -141,13 +131,11 @@ def _verify_expand(bench: Bench, unit: Expand) -> Evidence:
     for first, count in row_tiles(packed.out_features, packed.in_features):
         bench.desk.stop.check()
         tally += check_expand_tile(
-            _rows(bench, bench.desk.reader, packed.codes, "codes", first, count, packed.in_features // 2, "|u1"),
-            _rows(
-                bench, bench.desk.reader, packed.block_scale, "scales", first, count, packed.in_features // GROUP, "|u1"
-            ),
+            bench.desk.rows("codes", packed.codes, first, (count, packed.in_features // 2), "|u1"),
+            bench.desk.rows("scales", packed.block_scale, first, (count, packed.in_features // GROUP), "|u1"),
             bench.facts.global_bits[packed.module],
             packed.spelling.sense,
-            _rows(bench, bench.output, out, "dense", first, count, packed.in_features, STORAGE[unit.dtype]),
+            bench.written.rows("dense", out, first, (count, packed.in_features), STORAGE[unit.dtype]),
             unit.dtype,
             arithmetic=unit.arithmetic,
         )
@@ -184,10 +172,8 @@ def _changed_values(bench: Bench, unit: Respell, before: int, after: int) -> int
         return 0
     count = 0
     for first, rows in row_tiles(packed.out_features, packed.in_features):
-        codes = _rows(bench, bench.desk.reader, packed.codes, "codes", first, rows, packed.in_features // 2, "|u1")
-        scales = _rows(
-            bench, bench.desk.reader, packed.block_scale, "scales", first, rows, packed.in_features // GROUP, "|u1"
-        )
+        codes = bench.desk.rows("codes", packed.codes, first, (rows, packed.in_features // 2), "|u1")
+        scales = bench.desk.rows("scales", packed.block_scale, first, (rows, packed.in_features // GROUP), "|u1")
         spread = np.repeat(scales, GROUP // 2, axis=1)
         count += int(differs[spread, codes & 15].sum()) + int(differs[spread, codes >> 4].sum())
     return count

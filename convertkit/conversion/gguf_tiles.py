@@ -13,7 +13,7 @@ from convertkit.checkpoint import TensorRef
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.gguf_units import BlockWeight, Order, Source, shape_of
 from convertkit.conversion.survey import STORAGE
-from convertkit.conversion.tiles import TILE_BYTES, bytes_view
+from convertkit.conversion.tiles import TILE_BYTES
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import BLOCK_TYPES, STORED_TYPES
 
@@ -68,9 +68,7 @@ def read_rows(desk: Desk, ref: TensorRef, first: int, last: int, use: str = "sou
     """Stored rows: storage bits [rows, width], or bytes [rows, bytes of a row] of a block type."""
     length = row_bytes(ref)
     storage = STORAGE.get(ref.spec.dtype, "|u1")
-    tile = desk.buffers.take(use, storage, (last - first, length // np.dtype(storage).itemsize))
-    desk.reader.read_into(ref, first * length, bytes_view(tile))
-    return tile
+    return desk.rows(use, ref, first, (last - first, length // np.dtype(storage).itemsize), storage)
 
 
 def planes_rows(desk: Desk, packed: PackedModule, first: int, last: int) -> tuple[Tile, Tile]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from convertkit.checkpoint import TensorRef
 from convertkit.conversion.desk import Desk
-from convertkit.conversion.tiles import bytes_view, row_tiles
+from convertkit.conversion.tiles import row_tiles
 from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
 from convertkit.grids.nvfp4.verdict import Found, Verdict
@@ -100,9 +100,7 @@ def _tiles(desk: Desk, ref: TensorRef) -> Iterator[tuple[int, NDArray[np.uint16]
     rows, width = ref.spec.shape
     for first, last in row_tiles(rows, width * 2):
         desk.stop.check()
-        tile: NDArray[Any] = desk.buffers.take("source", "<u2", (last - first, width))
-        desk.reader.read_into(ref, first * width * 2, bytes_view(tile))
-        yield first, tile
+        yield first, desk.rows("source", ref, first, (last - first, width), "<u2")
 
 
 def _where(desk: Desk, ref: TensorRef, verdict: Verdict) -> Where:

@@ -71,9 +71,7 @@ def _copy_into(job: Job, source: TensorRef, out: TensorOut) -> None:
     desk = job.desk
     for offset, length in byte_chunks(source.size_bytes, COPY_BYTES):
         desk.stop.check()
-        view = bytes_view(desk.buffers.take("source", "|u1", (length,)))
-        desk.reader.read_into(source, offset, view)
-        out.write(view)
+        out.write(bytes_view(desk.rows("source", source, offset, (length,), "|u1")))
         desk.progress.advance(length)
 
 
@@ -114,8 +112,7 @@ def _read_back(job: Job, file: str, name: str, ref: TensorRef, recorded: str | N
         desk.stop.check()
         written = bytes_view(desk.buffers.take("written", "|u1", (length,)))
         if recorded is None:
-            source = bytes_view(desk.buffers.take("source", "|u1", (length,)))
-            desk.reader.read_into(ref, offset, source)
+            source = bytes_view(desk.rows("source", ref, offset, (length,), "|u1"))
             differing += read_and_compare(job.target, file, job.starts[name] + offset, written, source)
         elif job.target.read_at(file, job.starts[name] + offset, written) != length:
             return "", length
@@ -132,8 +129,7 @@ def _run_cast(job: Job, unit: Cast) -> dict[str, str]:
     size = DTYPES[ref.spec.dtype].bits // 8
     for first, last in row_tiles(ref.spec.elements, size):
         desk.stop.check()
-        tile = desk.buffers.take("source", STORAGE[ref.spec.dtype], (last - first,))
-        desk.reader.read_into(ref, first * size, bytes_view(tile))
+        tile = desk.rows("source", ref, first, (last - first,), STORAGE[ref.spec.dtype])
         out.write(bytes_view(np.ascontiguousarray(cast(tile, ref.spec.dtype, unit.dtype))))
         desk.progress.advance(tile.nbytes)
     return {out.spec.name: out.close()}
@@ -161,10 +157,9 @@ def _encode_rows(job: Job, ref: TensorRef, encode: Callable[..., None], codes: T
     row_bytes = width * np.dtype(storage).itemsize
     for first, last in row_tiles(rows, row_bytes, desk.tile_bytes):
         desk.stop.check()
-        source = desk.buffers.take("source", storage, (last - first, width))
+        source = desk.rows("source", ref, first, (last - first, width), storage)
         codes_tile = desk.buffers.take("codes", "|u1", (last - first, width // 2))
         scales_tile = desk.buffers.take("scales", "|u1", (last - first, width // GROUP))
-        desk.reader.read_into(ref, first * row_bytes, bytes_view(source))
         encode(source, codes_tile, scales_tile)
         codes.write(bytes_view(codes_tile))
         scales.write(bytes_view(scales_tile))
@@ -184,11 +179,9 @@ def _run_expand(job: Job, unit: Expand) -> dict[str, str]:
     row_bytes = packed.in_features * DTYPES[unit.dtype].bits // 8
     for first, last in row_tiles(packed.out_features, row_bytes, desk.tile_bytes):
         desk.stop.check()
-        codes = desk.buffers.take("codes", "|u1", (last - first, half))
-        scales = desk.buffers.take("scales", "|u1", (last - first, blocks))
+        codes = desk.rows("codes", packed.codes, first, (last - first, half), "|u1")
+        scales = desk.rows("scales", packed.block_scale, first, (last - first, blocks), "|u1")
         dense = desk.buffers.take("dense", STORAGE[unit.dtype], (last - first, packed.in_features))
-        desk.reader.read_into(packed.codes, first * half, bytes_view(codes))
-        desk.reader.read_into(packed.block_scale, first * blocks, bytes_view(scales))
         kernels.decode(codes, scales, table, dense)
         out.write(bytes_view(dense))
         desk.progress.advance(codes.nbytes + scales.nbytes)

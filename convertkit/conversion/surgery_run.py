@@ -20,9 +20,7 @@ def run_rearrange(job: Job, unit: Rearrange) -> dict[str, str]:
         row_bytes = size_bytes(unit.spec.dtype, (row_elements(piece.source.spec.shape),))
         for offset, length in byte_chunks(piece.count * row_bytes):
             desk.stop.check()
-            view = bytes_view(desk.buffers.take("source", "|u1", (length,)))
-            desk.reader.read_into(piece.source, piece.first * row_bytes + offset, view)
-            out.write(view)
+            out.write(bytes_view(desk.rows("source", piece.source, piece.first * row_bytes + offset, (length,), "|u1")))
             desk.progress.advance(length)
     return {unit.spec.name: out.close()}
 
@@ -34,8 +32,7 @@ def run_fold(job: Job, unit: Fold) -> dict[str, str]:
     table = np.frombuffer(unit.table, np.uint8)
     for offset, length in byte_chunks(unit.packed.block_scale.size_bytes):
         desk.stop.check()
-        tile = desk.buffers.take("scales", "|u1", (length,))
-        desk.reader.read_into(unit.packed.block_scale, offset, bytes_view(tile))
+        tile = desk.rows("scales", unit.packed.block_scale, offset, (length,), "|u1")
         scales.write(bytes_view(table[tile]))
         desk.progress.advance(length)
     scalar.write(memoryview(unit.global_bits.to_bytes(4, "little")))
@@ -47,8 +44,7 @@ def run_swap(job: Job, unit: Swap) -> dict[str, str]:
     desk, out = job.desk, TensorOut(job, unit.source.spec)
     for offset, length in byte_chunks(unit.source.size_bytes):
         desk.stop.check()
-        tile = desk.buffers.take("codes", "|u1", (length,))
-        desk.reader.read_into(unit.source, offset, bytes_view(tile))
+        tile = desk.rows("codes", unit.source, offset, (length,), "|u1")
         out.write(bytes_view(tile >> 4 | tile << 4))
         desk.progress.advance(length)
     return {out.spec.name: out.close()}

@@ -17,7 +17,7 @@ from convertkit.conversion.desk import Desk
 from convertkit.conversion.gguf_units import Quantize, Recode, Regroup
 from convertkit.conversion.gridsearch import GridFact, off_grid_finding, search_grid
 from convertkit.conversion.plan import Plan, Unit
-from convertkit.conversion.tiles import bytes_view, in_parallel, row_tiles
+from convertkit.conversion.tiles import in_parallel, row_tiles
 from convertkit.conversion.units import Cast, Expand, Pack, Respell
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import BlockFaults, block_faults, block_scale_findings, global_scale_findings
@@ -113,8 +113,7 @@ def _amax(desk: Desk, task: tuple[str, TensorRef]) -> Glimpse:
     largest = 0
     for first, last in row_tiles(rows, row_bytes, desk.tile_bytes):
         desk.stop.check()
-        tile = desk.buffers.take("source", storage, (last - first, width))
-        desk.reader.read_into(ref, first * row_bytes, bytes_view(tile))
+        tile = desk.rows("source", ref, first, (last - first, width), storage)
         largest = max(largest, amax_of_tile(tile))
         desk.progress.advance(tile.nbytes)
     if largest < INFINITY[ref.spec.dtype]:
@@ -167,8 +166,7 @@ def _scales(desk: Desk, task: tuple[PackedModule, str | None]) -> Glimpse:
     blocks = packed.block_scale.spec.shape[1]
     for first, last in row_tiles(packed.out_features, blocks):
         desk.stop.check()
-        tile = desk.buffers.take("scales", "|u1", (last - first, blocks))
-        desk.reader.read_into(packed.block_scale, first * blocks, bytes_view(tile))
+        tile = desk.rows("scales", packed.block_scale, first, (last - first, blocks), "|u1")
         codes = _codes_rows(desk, packed, first, last) if (tile & 0x7F == 0).any() else None
         found += block_faults(tile, codes)
         highest = max(highest, int((tile & 0x7F).max()))
@@ -183,10 +181,8 @@ def _scales(desk: Desk, task: tuple[PackedModule, str | None]) -> Glimpse:
 
 
 def _codes_rows(desk: Desk, packed: PackedModule, first: int, last: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    half = packed.in_features // 2
-    codes = desk.buffers.take("codes", "|u1", (last - first, half))
-    desk.reader.read_into(packed.codes, first * half, bytes_view(codes))
-    return codes.view(np.uint8)
+    shape = (last - first, packed.in_features // 2)
+    return desk.rows("codes", packed.codes, first, shape, "|u1").view(np.uint8)
 
 
 def _overflow(desk: Desk, packed: PackedModule, bits: int, dtype: str, highest: int) -> Sequence[Finding]:
@@ -200,8 +196,7 @@ def _overflow(desk: Desk, packed: PackedModule, bits: int, dtype: str, highest: 
     blocks = packed.block_scale.spec.shape[1]
     count = 0
     for first, last in row_tiles(packed.out_features, packed.in_features):
-        scales = desk.buffers.take("scales", "|u1", (last - first, blocks))
-        desk.reader.read_into(packed.block_scale, first * blocks, bytes_view(scales))
+        scales = desk.rows("scales", packed.block_scale, first, (last - first, blocks), "|u1")
         codes = _codes_rows(desk, packed, first, last)
         spread = np.repeat(scales, 8, axis=1)
         count += int(too_large[spread, codes & 15].sum()) + int(too_large[spread, codes >> 4].sum())
@@ -229,8 +224,7 @@ def _castable(desk: Desk, unit: Cast) -> Glimpse:
     size = DTYPES[ref.spec.dtype].bits // 8
     for first, last in row_tiles(ref.spec.elements, size):
         desk.stop.check()
-        tile = desk.buffers.take("source", STORAGE[ref.spec.dtype], (last - first,))
-        desk.reader.read_into(ref, first * size, bytes_view(tile))
+        tile = desk.rows("source", ref, first, (last - first,), STORAGE[ref.spec.dtype])
         out = cast(tile, ref.spec.dtype, unit.dtype)
         was = tile & INFINITY[ref.spec.dtype] != INFINITY[ref.spec.dtype]
         count += int(((out & INFINITY[unit.dtype] == INFINITY[unit.dtype]) & was).sum())

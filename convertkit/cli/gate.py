@@ -14,6 +14,7 @@ from convertkit.cli.gate_text import forward_text, gate_text
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.thresholds import forward_options, threshold_options
 from convertkit.forward.limits import FORWARD_LIMITS
+from convertkit.grids.nvfp4.devices import DEVICES
 
 ENGINES = ("vllm-marlin", "vllm-emulation", "sglang-marlin", "ggml", "modelopt", "compressed-tensors")
 ONLY_FORWARD = ("calibration", "target_model", "seed")
@@ -43,7 +44,7 @@ ONLY_FORWARD = ("calibration", "target_model", "seed")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="With --forward: of generated states."
 )
-@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
               help="Where errors are summed (the report is the same), or where --forward runs.")  # fmt: skip
 @forward_options
 @workers_option

@@ -23,6 +23,7 @@ from convertkit.cli.runner import Outcome, document_of
 from convertkit.cli.text import count_text, findings_text, pairs, path_text, size_text, table
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.errors import shown
+from convertkit.grids.nvfp4.devices import DEVICES
 from convertkit.progress import Progress
 from convertkit.verbs.planned import DryRun
 
@@ -58,7 +59,7 @@ def writing_options(command: Callable[..., int]) -> Callable[..., int]:
     @click.option("--publish-anyway", is_flag=True, help="Publish an output that a check rejects; the reports say so.")
     @click.option(
         "--device",
-        type=click.Choice(("cpu", "cuda")),
+        type=click.Choice(DEVICES),
         default="cpu",
         show_default=True,
         help="Where weights are encoded and expanded; the bytes are the same.",

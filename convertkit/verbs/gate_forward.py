@@ -23,6 +23,7 @@ from convertkit.drafter import DrafterSpec
 from convertkit.errors import ConvertError, Finding, refusal
 from convertkit.forward.calibration import Calibration, read_calibration
 from convertkit.forward.limits import DEFAULT_FORWARD_LIMITS, FORWARD_LIMITS, judge_forward
+from convertkit.grids.nvfp4.devices import DEVICES
 from convertkit.hub.arguments import from_hub
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
@@ -109,7 +110,7 @@ def _check_words(limits: Mapping[str, float | None], stored: str | None, as_serv
         raise refusal("E_USAGE", f"unknown limits of a functional gate: {', '.join(unknown)}")
     if stored not in STORED or (as_served is not None and (as_served not in ENGINES or stored is not None)):
         raise refusal("E_USAGE", f"--as-served takes one of {', '.join(ENGINES)}, and no --stored beside it")
-    if device not in ("cpu", "cuda"):
+    if device not in DEVICES:
         raise refusal("E_USAGE", f"unknown device '{device}'")
     if device == "cuda":
         from convertkit.grids.nvfp4.cuda import require_cuda

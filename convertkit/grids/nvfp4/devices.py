@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEVICES = ("cpu", "cuda")
+"""What ``--device`` names."""
 
 
 @dataclass(frozen=True)

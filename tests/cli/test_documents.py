@@ -15,8 +15,12 @@ from safetensors.torch import load_file
 
 from convertkit import __version__
 from convertkit.cli.main import COMMANDS, main
+from convertkit.cli.text import PAGE_WIDTH
 from convertkit.demo.generate import generate
 from convertkit.drafter import FIELDS
+from convertkit.engines.rules import ENGINES
+from convertkit.layouts.gguf_names import ARCHS
+from convertkit.layouts.tables import LAYOUTS
 from convertkit.release.schemas import load_schema, schema_names
 from tests.documents import check_document
 from tests.gguf.models import write_model
@@ -164,6 +168,17 @@ def test_schema_is_sound_closed_and_called_as_its_file(name: str) -> None:
 
 def test_the_schema_of_inspect_knows_every_field_of_a_drafter() -> None:
     assert set(load_schema("inspect")["$defs"]["spec"]["properties"]) == set(FIELDS)
+
+
+def test_formats_lists_what_the_tables_hold(said: list[tuple[int, Any]], capfd: pytest.CaptureFixture[str]) -> None:
+    document = said[[words for words, _, _ in SAID].index("formats")][1]
+    assert {row["name"] for row in document["engines"]} == set(ENGINES)
+    assert {row["name"] for row in document["layouts"]} == {row.name for row in LAYOUTS} - {"unknown"}
+    assert document["gguf"]["architectures"] == sorted(ARCHS)
+    assert main(["formats"]) == 0
+    text = capfd.readouterr().out
+    assert all(len(line) <= PAGE_WIDTH for line in text.splitlines())
+    assert "vllm          0.33.0 (run)" in text
 
 
 def test_a_relabelled_tensor_states_the_one_that_it_was(said: list[tuple[int, Any]]) -> None:

@@ -196,7 +196,6 @@ def _scalar_findings(view: View, name: str) -> Iterator[Finding]:
 
 
 def _vocabulary_findings(view: View) -> Iterator[Finding]:
-    tokens = view.metadata.get(TOKENS)
     for key in (MODEL, TOKENS):
         if key not in view.metadata:
             yield finding("E_GGUF_TOKENIZER", "error", "llama.cpp needs a vocabulary", key=key)
@@ -216,10 +215,15 @@ def _vocabulary_findings(view: View) -> Iterator[Finding]:
                       key="tokenizer.ggml.pre")  # fmt: skip
     for key in unnamed_ends(view.metadata):
         yield finding("W_GGUF_ENDS", "warning", f"without it llama.cpp takes token {DEFAULT_END}", key=key)
+    yield from _token_id_findings(view)
+
+
+def _token_id_findings(view: View) -> Iterator[Finding]:
+    """Keys that name a token by its number, such as that of the end."""
+    tokens = view.metadata.get(TOKENS)
     count = len(tokens) if isinstance(tokens, Strings) else 0
     for key, value in view.metadata.items():
-        named = key.startswith("tokenizer.ggml.") and key.endswith("_token_id") and isinstance(value, Scalar)
-        if not named or not isinstance(value, Scalar):
+        if not (key.startswith("tokenizer.ggml.") and key.endswith("_token_id") and isinstance(value, Scalar)):
             continue
         if value.kind not in INTEGER_KINDS:
             yield finding("E_GGUF_METADATA", "error", "the key is not of type u32", key=key)

@@ -124,7 +124,7 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
         documents.update(_index(files, file_of))
     told = () if draft.files else tuple(metadata_findings(source, metadata))
     parameters = {**draft.parameters, "max_shard_size": max_shard_bytes, "header_slack": slack_bytes}
-    print_ = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents, draft.files, metadata)
+    fingerprint = _fingerprint(source, draft.verb, parameters, units, draft.drops, documents, draft.files, metadata)
     return Plan(
         draft.verb,
         parameters,
@@ -136,7 +136,7 @@ def settle(source: Checkpoint, draft: Draft, max_shard_bytes: int = DEFAULT_SHAR
         documents,
         source.side_files,
         (*source.findings, *draft.findings, *told, *side_file_findings(source)),
-        print_,
+        fingerprint,
         metadata,
     )
 

@@ -23,7 +23,7 @@ CONFIG_FILE = "config.json"
 def drafter_findings(checkpoint: Checkpoint, identity: Identity, reader: Reader | None = None) -> Iterator[Finding]:
     """Findings about a drafter's meaning; nothing for other models, or without a config.
 
-    Codes: E_CONFIG (malformed or contradictory), W_READER_DIFFERS, E_MASK_EMBEDDING, and with ``reader``
+    Codes: E_CONFIG (malformed or contradictory), W_READER_DIFFERS, E_VOCABULARY, E_MASK_EMBEDDING, and with ``reader``
     E_VOCABULARY_MAP and W_VOCABULARY_MAP.
     """
     stated = stated_spec(identity.layout, checkpoint.config, checkpoint.tensors) if checkpoint.config else None
@@ -35,6 +35,7 @@ def drafter_findings(checkpoint: Checkpoint, identity: Identity, reader: Reader 
         yield from unstated(spec)
     yield from reader_findings(Statement(identity.layout, checkpoint.config, checkpoint.tensors), spec)
     yield from _counts(spec)
+    yield from _lacking(spec)
     yield from mask_embedding_findings(checkpoint, spec)
     if reader is not None:
         yield from _map_findings(checkpoint, spec, reader)
@@ -59,6 +60,19 @@ def _counts(spec: DrafterSpec) -> Iterator[Finding]:
     elif spec.draft_tokens > trained:
         message = f"{spec.draft_tokens} tokens per step are more than the {trained} of the trained block"
         yield reader_finding("draft_tokens", message, spec.draft_tokens)
+
+
+def _lacking(spec: DrafterSpec) -> Iterator[Finding]:
+    """What no reader can do without: the mask token of drafters that fill a block of it, and the map of a reduced
+    vocabulary, without which draft ids are taken for the target's first ones."""
+    if spec.mask_token is None and spec.algorithm in ("dflash", "dflash2", "dspark", "peagle"):
+        message = "the config does not state it: vLLM stops at start, SGLang takes the tokenizer's or adds one to it"
+        yield reader_finding("mask_token", message)
+    whole, draft = spec.vocabulary, spec.draft_vocabulary
+    if whole is not None and draft is not None and draft < whole and spec.vocabulary_map is None:
+        message = f"no d2t is stored: the {draft:,} draft tokens are taken for the first {draft:,} of the {whole:,}"
+        fix = "fetch the map that the drafter was trained with"
+        yield finding("E_VOCABULARY", "error", message, file=CONFIG_FILE, key="draft_vocab_size", fix=fix)
 
 
 def _map_findings(checkpoint: Checkpoint, spec: DrafterSpec, reader: Reader) -> Iterator[Finding]:

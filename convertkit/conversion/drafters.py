@@ -17,13 +17,13 @@ from convertkit.conversion.planners import Files
 from convertkit.conversion.target import Target, eagle_taps, target_findings
 from convertkit.dialects.scheme import with_quantization
 from convertkit.dialects.writing import write_quantization
-from convertkit.drafter import FIELDS, DrafterSpec
+from convertkit.drafter import FIELDS, DrafterSpec, value_text
 from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.layouts.fields import put
 from convertkit.layouts.forms import FORMS, Carried, Verifier, parts_of, write_config
 from convertkit.layouts.layout import Layout, config_value
 from convertkit.layouts.meaning import SLIDING, window_of
-from convertkit.layouts.reading import BORROWABLE, NEEDED, stated_spec, unstated, with_tensors
+from convertkit.layouts.reading import BORROWABLE, NEEDED, assumed, stated_spec, unstated, with_tensors
 from convertkit.layouts.tables import LAYOUTS_BY_NAME
 
 ROUTES: Mapping[str, Mapping[str, str]] = {
@@ -122,6 +122,11 @@ def _noticed(source: Checkpoint, identity: Identity, move: Move) -> Iterable[Fin
     """What is odd about the source, and what is lost: a window that no key switches on, a number of draft tokens."""
     known = (*source.findings,)
     yield from (item for item in identity.findings if item.code not in PUT_RIGHT and item not in known)
+    for field in assumed(identity.layout, source.config):
+        value = value_text(field, getattr(move.spec, field))
+        message = f"{field}: the source does not state it; its own package takes {value}, which is written"
+        fix = "compare it with how the drafter was trained; a wrong one only lowers acceptance"
+        yield finding("W_READER_DIFFERS", "warning", message, file=CONFIG, fix=fix, data={"field": field})
     types = config_value(source.config, "layer_types")
     if isinstance(types, list) and SLIDING in types and window_of(move.spec) is None:
         message = (

@@ -48,6 +48,19 @@ def stated_spec(
     return with_tensors(spec, plain), faults
 
 
+ASSUMED = ("taps", "block_size")
+"""Fields that a format's own package makes up where a config does not state them, and that trainers choose freely."""
+
+
+def assumed(layout: Layout, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which of ``ASSUMED`` the config of a drafter of DFlash's family leaves to its package."""
+    reading = reading_of(layout.name, config)
+    if reading is None or reading.algorithm not in ("dflash", "dflash2", "dspark"):
+        return ()
+    rows = [row for row in reading.fields if row.here in ASSUMED]
+    return tuple(row.here for row in rows if all(look(config, place) is None for place in row.there))
+
+
 def with_tensors(spec: DrafterSpec, names: Iterable[str]) -> DrafterSpec:
     """The spec with what only tensors tell: what is borrowed, and whether there is a map of the vocabulary."""
     plain = {without_model(name) for name in names}

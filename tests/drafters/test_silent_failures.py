@@ -1,8 +1,9 @@
-"""Twenty-five ways in which a drafter converts or loads without a word and drafts badly: each planted and caught."""
+"""Ways in which a drafter converts or loads without a word and drafts badly: each planted and caught."""
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -405,3 +406,38 @@ def test_there_is_no_way_between_families(tmp_path: Path) -> None:
     source = drafter(tmp_path / "a", "dflash", zlab())
     refused(lambda: to_dspark(source, tmp_path / "b"), "E_NO_ROUTE", "dflash")
     refused(lambda: to_drafter(source, tmp_path / "b", to="eagle3", verb="convert"), "E_NO_ROUTE")
+
+
+def test_26_a_mask_token_that_nobody_states(tmp_path: Path) -> None:
+    config = zlab()
+    del config["dflash_config"]["mask_token_id"]
+    source = drafter(tmp_path / "d", "dflash", config)
+    [item] = [item for item in audit(source).findings if item.data.get("field") == "mask_token"]
+    assert (item.code, item.severity) == ("W_READER_DIFFERS", "warning")
+    assert "does not state it" in item.message
+
+
+def test_27_taps_and_block_that_a_package_makes_up(tmp_path: Path) -> None:
+    config = zlab()
+    del config["dflash_config"]["target_layer_ids"], config["dflash_config"]["block_size"]
+    source = drafter(tmp_path / "d", "dflash", zlab())
+    (source / "config.json").write_text(json.dumps(config))
+    made = to_speculators(source, tmp_path / "out", target_model=target(tmp_path / "t"), **ID)
+    told = {item.data["field"]: item.message for item in made.findings if "field" in item.data}
+    assert "its own package takes 1, 5, 9, which is written" in told["taps"]
+    assert "its own package takes 16, which is written" in told["block_size"]
+    assert config_of(tmp_path / "out")["block_size"] == 16
+    whole = to_speculators(
+        drafter(tmp_path / "w", "dflash", zlab()), tmp_path / "w2", target_model=tmp_path / "t", **ID
+    )
+    assert [item for item in whole.findings if item.data.get("field") in ("taps", "block_size")] == []
+
+
+def test_28_the_audit_of_a_reduced_vocabulary_without_its_map_fails(tmp_path: Path) -> None:
+    source = drafter(tmp_path / "whole", "eagle3", eagle())
+    assert "E_VOCABULARY" not in [item.code for item in audit(source).findings]
+    kept = {name: row for name, row in read(source).items() if name not in ("d2t", "t2d")}
+    made = audit(write(tmp_path / "short", eagle(), kept))
+    [item] = [item for item in made.findings if item.code == "E_VOCABULARY"]
+    assert made.status == 1
+    assert f"the {DV} draft tokens are taken for the first {DV} of the {V}" in item.message

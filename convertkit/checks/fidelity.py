@@ -98,10 +98,10 @@ def metrics(tally: Tally) -> dict[str, Any]:
         result["cosine"] = min(1.0, dot / sqrt(reference * candidate))
     if tally.bit_differences is not None:
         result["bit_differences"] = tally.bit_differences
-    return result | (block_metrics(tally) if tally.scale_histogram else {})
+    return result | (_block_metrics(tally) if tally.scale_histogram else {})
 
 
-def block_metrics(tally: Tally) -> dict[str, Any]:
+def _block_metrics(tally: Tally) -> dict[str, Any]:
     """Metrics of the block scales; scale values are E4M3 numbers, ``exponents`` counts them by exponent field 0..15."""
     from convertkit.checks.reference import SCALE_UNITS
 

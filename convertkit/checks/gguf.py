@@ -60,7 +60,7 @@ REDONE_ELEMENTS = 1 << 16
 Found = tuple[tuple[Finding, ...], tuple[RecodedEvidence, ...]]
 
 
-def verify_recode(bench: Bench, unit: Recode) -> Found:
+def _verify_recode(bench: Bench, unit: Recode) -> Found:
     """Values by decoding both sides; copies by their digests, and the first rows of blocks by encoding them again."""
     name = unit.spec.name
     if unit.promise == "bytes":
@@ -136,7 +136,7 @@ def _differing_decoding(decoded: NDArray[np.float32], dtype: str, written: Bytes
     return int(np.count_nonzero(np.isfinite(theirs) & (decoded.view(np.uint32) != theirs.view(np.uint32))))
 
 
-def verify_regroup(bench: Bench, unit: Regroup) -> Found:
+def _verify_regroup(bench: Bench, unit: Regroup) -> Found:
     """Every block against the planes of its rows, every value of ``.scale`` against the stored scalar."""
     from convertkit.checks.kernels_blocks import differing_blocks
 
@@ -164,7 +164,7 @@ def verify_regroup(bench: Bench, unit: Regroup) -> Found:
     return tuple(faults), ()
 
 
-def verify_quantize(bench: Bench, unit: Quantize) -> Found:
+def _verify_quantize(bench: Bench, unit: Quantize) -> Found:
     """Codes and scales of every weight derived again by the arithmetic of the pack checks."""
     from convertkit.checks.pack import PackTally, expected_global
 
@@ -212,7 +212,7 @@ def _packed_again(
     return tally
 
 
-def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
+def _verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
     """Every plane against the blocks of its rows, every scalar against the value that belongs to the matrix."""
     from convertkit.checks.kernels_blocks import differing_blocks
 
@@ -233,7 +233,7 @@ def verify_ungroup(bench: Bench, unit: Ungroup) -> Found:
     return tuple(faults), ()
 
 
-def verify_ids(bench: Bench, unit: Ids) -> Found:
+def _verify_ids(bench: Bench, unit: Ids) -> Found:
     """Offsets plus their place are absolute ids; or the other way round."""
     before = np.frombuffer(bench.desk.reader.bytes_of(unit.source.spec.name), "<i8").tolist()
     after = np.frombuffer(bench.output.bytes_of(unit.name), "<i8").tolist()
@@ -241,7 +241,7 @@ def verify_ids(bench: Bench, unit: Ids) -> Found:
     return (() if right else (broken(unit.name, "does not lead to the ids of its source"),)), ()
 
 
-def verify_membership(bench: Bench, unit: Membership) -> Found:
+def _verify_membership(bench: Bench, unit: Membership) -> Found:
     """The marked places are the target ids, and no byte is anything but 0 or 1."""
     ids = set(np.frombuffer(bench.desk.reader.bytes_of(unit.source.spec.name), "<i8").tolist())
     stored = bench.output.bytes_of(unit.name)
@@ -249,13 +249,13 @@ def verify_membership(bench: Bench, unit: Membership) -> Found:
     return (() if right else (broken(unit.name, "does not mark the ids of d2t"),)), ()
 
 
-def verify_given(bench: Bench, unit: Given) -> Found:
+def _verify_given(bench: Bench, unit: Given) -> Found:
     """The bytes that the plan holds."""
     right = bench.output.bytes_of(unit.spec.name) == unit.data
     return (() if right else (broken(unit.spec.name, "is not what was planned"),)), ()
 
 
-def verify_reembed(bench: Bench, unit: Reembed) -> Found:
+def _verify_reembed(bench: Bench, unit: Reembed) -> Found:
     """Every row but one is the lender's, and that one is what was planned."""
     table = bench.staged(unit.name)
     rows, width = unit.lent.spec.shape
@@ -272,12 +272,12 @@ def verify_reembed(bench: Bench, unit: Reembed) -> Found:
 
 
 GGUF_VERIFIERS: Mapping[type, Callable[[Bench, Any], Found]] = {
-    Recode: verify_recode,
-    Regroup: verify_regroup,
-    Quantize: verify_quantize,
-    Ungroup: verify_ungroup,
-    Ids: verify_ids,
-    Membership: verify_membership,
-    Given: verify_given,
-    Reembed: verify_reembed,
+    Recode: _verify_recode,
+    Regroup: _verify_regroup,
+    Quantize: _verify_quantize,
+    Ungroup: _verify_ungroup,
+    Ids: _verify_ids,
+    Membership: _verify_membership,
+    Given: _verify_given,
+    Reembed: _verify_reembed,
 }

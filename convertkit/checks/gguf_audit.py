@@ -26,7 +26,7 @@ def audit_gguf(checkpoint: Checkpoint, *, scan: bool = False) -> Audit:
     layout = identify(checkpoint).layout
     found = [*checkpoint.findings, *file_findings(checkpoint)]
     if scan:
-        found += scan_values(checkpoint)
+        found += _scan_values(checkpoint)
     rows = []
     for family in families(checkpoint.tensors).values():
         spec = checkpoint.tensors[family.names[0]].spec
@@ -45,7 +45,7 @@ def audit_gguf(checkpoint: Checkpoint, *, scan: bool = False) -> Audit:
     return Audit(tuple(rows), summary, tuple(found))
 
 
-def scan_values(checkpoint: Checkpoint) -> Iterator[Finding]:
+def _scan_values(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Tensors with NaN or infinity, as gguf decodes them."""
     with Reader(checkpoint) as reader:
         for name, ref in checkpoint.tensors.items():

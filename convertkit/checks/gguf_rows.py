@@ -74,7 +74,7 @@ def block_planes(blocks: Bytes) -> tuple[Bytes, Bytes]:
     return codes.reshape(rows, -1), scales.reshape(rows, -1)
 
 
-def plane_rows(bench: Bench, source: PackedModule | BlockWeight, wanted: NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+def _plane_rows(bench: Bench, source: PackedModule | BlockWeight, wanted: NDArray[np.int64]) -> tuple[Bytes, Bytes]:
     """Codes and block scales, as planes, of rows of an NVFP4 source."""
     reader = bench.desk.reader
     if isinstance(source, BlockWeight):
@@ -94,7 +94,7 @@ def source_values(bench: Bench, source: Source, wanted: NDArray[np.int64], dtype
         if source.spec.dtype not in BLOCK_TYPES:
             return rows.view(STORAGE.get(source.spec.dtype, "|u1")), source.spec.dtype
         return dequantized(rows, source.spec.dtype).view(np.uint32), "F32"
-    codes, scales = plane_rows(bench, source, wanted)
+    codes, scales = _plane_rows(bench, source, wanted)
     if isinstance(source, PackedModule):
         bits, sense = bench.facts.global_bits[source.module], source.spelling.sense
     else:

@@ -41,7 +41,7 @@ Found = tuple[tuple[Finding, ...], tuple[FoldedEvidence, ...]]
 """Broken promises, and what was measured."""
 
 
-def verify_rearrange(bench: Bench, unit: Rearrange) -> Found:
+def _verify_rearrange(bench: Bench, unit: Rearrange) -> Found:
     """Each row of the output against the row of the source that it should be."""
     out = bench.staged(unit.spec.name)
     if (out.spec.dtype, out.spec.shape) != (unit.spec.dtype, unit.spec.shape):
@@ -79,7 +79,7 @@ def _fault(tensor: str, what: str, **data: Any) -> Found:
     return (broken(tensor, what, **data),), ()
 
 
-def verify_fold(bench: Bench, unit: Fold) -> Found:
+def _verify_fold(bench: Bench, unit: Fold) -> Found:
     """Every pair of old and new byte: the same value exactly, or (with a loss that was allowed) the nearest one."""
     packed = unit.packed
     before = bench.desk.reader.f32_bits(packed.global_scale)
@@ -131,7 +131,7 @@ def _pair(old: int, new: int, ratio: Fraction) -> tuple[bool, bool]:
     return False, gap == nearest and (old & 0x80) == (new & 0x80)
 
 
-def verify_swap(bench: Bench, unit: Swap) -> Found:
+def _verify_swap(bench: Bench, unit: Swap) -> Found:
     """Every column of codes against its neighbour's place in the source."""
     out, (rows, width) = bench.staged(unit.source.spec.name), unit.source.spec.shape
     differing = 0
@@ -151,8 +151,8 @@ def verify_swap(bench: Bench, unit: Swap) -> Found:
 
 
 SURGERY_VERIFIERS: Mapping[type, Callable[[Bench, Any], Found]] = {
-    Rearrange: verify_rearrange,
-    Fold: verify_fold,
-    Swap: verify_swap,
+    Rearrange: _verify_rearrange,
+    Fold: _verify_fold,
+    Swap: _verify_swap,
 }
 """What tests the promises ``elements`` and ``scales``."""

@@ -95,7 +95,7 @@ def lines(made: AuditResult) -> Iterator[str]:
             right=(1,),
         )
         yield ""
-    yield from engine_lines(made.document.get("engines", ()))
+    yield from _engine_lines(made.document.get("engines", ()))
     what = f"{summary['layout']}, {summary['dialect']}: {count_text(summary['tensors'], 'tensor')}"
     packed = f"{count_text(summary['packed_linears'], 'packed linear')} in"
     groups = f"{count_text(summary['fused_groups'], 'fused group')}"
@@ -131,7 +131,7 @@ VERDICTS = {"loads": "loads, complete", "wrong": "loads but wrong", "refused": "
 PROOFS = {"run": "run", "read": "read only", "none": "not described"}
 
 
-def engine_lines(views: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _engine_lines(views: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A matrix of engines, then for each what fills its parameters, and the settings that follow."""
     if not views:
         return

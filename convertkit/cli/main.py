@@ -123,7 +123,7 @@ def dispatch(words: list[str]) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
-        return report_usage(error, shared)
+        return _report_usage(error, shared)
     except OSError as error:  # commands report their own; this one is from printing --help or --version
         stdout_failed(error)
         return STATUS_WRITE
@@ -131,7 +131,7 @@ def dispatch(words: list[str]) -> int:
         return report_failure(error, shared)
 
 
-def report_usage(error: click.ClickException, shared: Shared) -> int:
+def _report_usage(error: click.ClickException, shared: Shared) -> int:
     """Say on stderr what is wrong with the command line, and on stdout too with ``--json``; status 2."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         write_stderr(error.format_message() + "\n")

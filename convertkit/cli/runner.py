@@ -80,13 +80,13 @@ def report_failure(error: BaseException, shared: Shared) -> int:
 def findings_of(error: BaseException) -> tuple[Sequence[Finding], int]:
     """What to tell the user about an exception, and the exit status. Notes of the exception become the cure."""
     if isinstance(error, ConvertError):
-        return error.findings, interrupted_status(error.status) if error.code == "E_INTERRUPTED" else error.status
+        return error.findings, _interrupted_status(error.status) if error.code == "E_INTERRUPTED" else error.status
     cure = " ".join(getattr(error, "__notes__", ()))
     if isinstance(error, KeyboardInterrupt):
-        return [finding("E_INTERRUPTED", "error", str(error) or "interrupted", fix=cure)], interrupted_status(130)
+        return [finding("E_INTERRUPTED", "error", str(error) or "interrupted", fix=cure)], _interrupted_status(130)
     if isinstance(error, OSError):
         code = "E_NO_SPACE" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E_OS"
-        return [finding(code, "error", os_error_text(error), fix=cure)], 4
+        return [finding(code, "error", _os_error_text(error), fix=cure)], 4
     if isinstance(error, MemoryError) or (type(error) is RuntimeError and str(error) == NO_THREAD):
         return [finding("E_MEMORY", "error", "out of memory", fix=cure or "use fewer --workers")], 4
     what = shown(f"{type(error).__name__}: {error}")
@@ -94,13 +94,13 @@ def findings_of(error: BaseException) -> tuple[Sequence[Finding], int]:
     return [finding("E_INTERNAL", "error", what, fix=cure)], 70
 
 
-def interrupted_status(otherwise: int) -> int:
+def _interrupted_status(otherwise: int) -> int:
     """128 plus the number of the signal, as shells count; ``otherwise`` when a verb heard the signal itself."""
     number = last_signal()
     return otherwise if number is None else 128 + number
 
 
-def os_error_text(error: OSError) -> str:
+def _os_error_text(error: OSError) -> str:
     """What the system says, with the file's name where it has one."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{shown(error.filename)}: {reason}" if error.filename is not None else reason

@@ -68,10 +68,10 @@ def table(
     """
     cells = [[shown_cell(value) for value in row] for row in rows]
     lines = [list(headers), *cells]
-    widths = fitted([max(cell_width(line[i]) for line in lines) for i in range(len(headers))], PAGE_WIDTH - indent)
+    widths = _fitted([max(cell_width(line[i]) for line in lines) for i in range(len(headers))], PAGE_WIDTH - indent)
     flush_right = frozenset(right)
     lines.insert(1, ["─" * width for width in widths])
-    return "\n".join(" " * indent + row_text(line, widths, flush_right) for line in lines)
+    return "\n".join(" " * indent + _row_text(line, widths, flush_right) for line in lines)
 
 
 def shown_cell(value: object) -> str:
@@ -79,7 +79,7 @@ def shown_cell(value: object) -> str:
     return "".join(shown(ch) for ch in str(value))
 
 
-def fitted(widths: Sequence[int], page: int) -> list[int]:
+def _fitted(widths: Sequence[int], page: int) -> list[int]:
     """Column widths that sum (with two spaces between) to at most ``page``, taking from the widest first."""
     result = list(widths)
     excess = sum(result) + 2 * (len(result) - 1) - page
@@ -90,7 +90,7 @@ def fitted(widths: Sequence[int], page: int) -> list[int]:
     return result
 
 
-def row_text(cells: Sequence[str], widths: Sequence[int], flush_right: frozenset[int]) -> str:
+def _row_text(cells: Sequence[str], widths: Sequence[int], flush_right: frozenset[int]) -> str:
     """One line of a table: cells cut and padded to their widths, numbers flush right."""
     parts = []
     for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):

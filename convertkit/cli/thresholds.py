@@ -25,7 +25,7 @@ class Row(Protocol):
 Command = Callable[..., int]
 
 
-def limit_options(table: Mapping[str, Row], keyword: str, prefix: str = "") -> Callable[[Command], Command]:
+def _limit_options(table: Mapping[str, Row], keyword: str, prefix: str = "") -> Callable[[Command], Command]:
     """One option per row of ``table``, collected into ``keyword``; ``prefix`` begins their help."""
 
     def decorated(command: Command) -> Command:
@@ -50,5 +50,5 @@ def limit_options(table: Mapping[str, Row], keyword: str, prefix: str = "") -> C
     return decorated
 
 
-threshold_options = limit_options(THRESHOLDS, "limits")
-forward_options = limit_options(FORWARD_LIMITS, "forward_limits", "With --forward: ")
+threshold_options = _limit_options(THRESHOLDS, "limits")
+forward_options = _limit_options(FORWARD_LIMITS, "forward_limits", "With --forward: ")

@@ -64,7 +64,7 @@ def plan_back(
     source: Checkpoint, request: BackRequest, max_shard_bytes: int = DEFAULT_SHARD_BYTES, slack_bytes: int = 0
 ) -> Plan:
     """Plan the folder. Raises ``ConvertError`` with every tensor that cannot be taken back."""
-    opened = open_model(source, request.config)
+    opened = _open_model(source, request.config)
     config, notes = _config(opened, request)
     units, drops, faults = _units(opened, request, config)
     raise_all(faults)
@@ -75,7 +75,7 @@ def plan_back(
     return settle(source, Draft("from-gguf", parameters, units, drops, documents, notes), max_shard_bytes, slack_bytes)
 
 
-def open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:
+def _open_model(source: Checkpoint, config: Mapping[str, Any] | None) -> Opened:
     """What a GGUF says it is. Raises E_ARCH for an architecture without a table, E_GGUF_METADATA for broken keys."""
     name = source.metadata[ARCHITECTURE]
     arch = ARCHS.get(str(name.value)) if isinstance(name, Scalar) else None
@@ -201,7 +201,7 @@ def _weight(
     for number in range(count):
         expert = number if rule.stacked else None
         name = _hub_name(opened, named, expert)
-        part = part_of(ref, number) if rule.stacked else ref
+        part = _part_of(ref, number) if rule.stacked else ref
         if dtype == "NVFP4":
             units.append(_planes(opened, request, part, number, name, order, heads))
         else:
@@ -210,7 +210,7 @@ def _weight(
     return units, []
 
 
-def part_of(ref: TensorRef, number: int) -> TensorRef:
+def _part_of(ref: TensorRef, number: int) -> TensorRef:
     """One matrix of a stack: same name, its own shape and first byte."""
     spec = TensorSpec(ref.spec.name, ref.spec.dtype, ref.spec.shape[1:])
     return TensorRef(spec, ref.file, ref.start + number * spec.size_bytes)

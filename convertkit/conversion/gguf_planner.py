@@ -158,7 +158,7 @@ def _place(
     weights: list[tuple[str, Source]] = [(name, ref) for name, ref in source.tensors.items() if name not in gone]
     weights += [(f"{module}.weight", packed) for module, packed in identity.packed.items()]
     for name, weight in weights:
-        reason = request.leave.get(name) or dropped_reason(name)
+        reason = request.leave.get(name) or _dropped_reason(name)
         named = from_hub(request.arch, name)
         if reason is not None and isinstance(weight, TensorRef):
             drops.append(Drop(name, reason))
@@ -177,7 +177,7 @@ def _way_out(name: str) -> str:
     return "a block for multi-token prediction: convert the model without it" if predicts else ""
 
 
-def dropped_reason(name: str) -> str | None:
+def _dropped_reason(name: str) -> str | None:
     """Why no GGUF holds a tensor of this name, or None."""
     plain = hub_name(name)
     return next((why for rule, why in DROPPED_HUB.items() if compile_template(rule).match(plain) is not None), None)

@@ -53,14 +53,14 @@ BREAKS = str.maketrans({"\r": r"\r", "\n": r"\n", "\t": r"\t"})
 
 def recognise(document: Mapping[str, Any]) -> str | None:
     """llama.cpp's name for the pre-tokenizer of a ``tokenizer.json``, or None."""
-    steps = steps_of(document.get("pre_tokenizer"))
+    steps = _steps_of(document.get("pre_tokenizer"))
     name = None if steps is None else PRE_TOKENIZERS.get(steps)
     model = document.get("model")
     whole_words = isinstance(model, Mapping) and bool(model.get("ignore_merges"))
     return name if name is None or whole_words else WITH_MERGES.get(name, name)
 
 
-def steps_of(pre_tokenizer: Any) -> tuple[str, ...] | None:
+def _steps_of(pre_tokenizer: Any) -> tuple[str, ...] | None:
     """Expressions by which the pre-tokenizer splits, in order; None if it is not one for byte-level BPE that only
     splits. Breaks written as such and as escapes are the same."""
     found = list(_steps(pre_tokenizer))

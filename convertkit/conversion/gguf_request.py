@@ -43,7 +43,7 @@ NEEDED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "
 TIED_BY_DEFAULT = frozenset({"gemma3"})
 
 
-def arch_of(identity: Identity, config: Mapping[str, Any]) -> str:
+def _arch_of(identity: Identity, config: Mapping[str, Any]) -> str:
     """The architecture for a checkpoint. Raises ``E_ARCH``."""
     if identity.layout.name in ARCH_OF_LAYOUT:
         return ARCH_OF_LAYOUT[identity.layout.name]
@@ -67,7 +67,7 @@ def drafter_request(
     source: Checkpoint, identity: Identity, target: Target, type_name: str, pre: str | None, name: str | None
 ) -> GgufRequest:
     """The request for a drafter. Raises ``ConvertError`` with everything that llama.cpp could not do with it."""
-    arch = arch_of(identity, source.config)
+    arch = _arch_of(identity, source.config)
     spec = _with_default_taps(drafter_spec(identity.layout.name, source.config), target)
     missing = [item for item in NEEDED if not getattr(spec, item)]
     raise_all(
@@ -215,7 +215,7 @@ def model_request(
     source: Checkpoint, identity: Identity, target: Target, type_name: str, pre: str | None, name: str | None
 ) -> GgufRequest:
     """The request for a causal model; ``target`` is where its vocabulary comes from."""
-    arch = arch_of(identity, source.config)
+    arch = _arch_of(identity, source.config)
     raise_all(value_faults(source.config))
     config = model_values(source.config)
     for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):

@@ -186,7 +186,7 @@ def _run_ungroup(job: Job, unit: Ungroup) -> dict[str, str]:
     return {out.spec.name: out.close() for out in outs}
 
 
-def absolute_ids(data: bytes, sign: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _absolute_ids(data: bytes, sign: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Offsets plus place, or absolute ids minus place."""
     stored = np.frombuffer(data, "<i8")
     return stored + sign * np.arange(stored.size, dtype=np.int64)
@@ -194,7 +194,7 @@ def absolute_ids(data: bytes, sign: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _run_ids(job: Job, unit: Ids) -> dict[str, str]:
     data = job.desk.reader.bytes_of(unit.source.spec.name)
-    ids = absolute_ids(data, unit.sign)
+    ids = _absolute_ids(data, unit.sign)
     targets = ids if unit.sign > 0 else np.frombuffer(data, "<i8")
     if targets.size and (targets.min() < 0 or targets.max() >= unit.limit or np.unique(targets).size != targets.size):
         raise refusal("E_VOCABULARY_MAP", f"d2t does not lead to distinct ids below {unit.limit:,}",

@@ -69,7 +69,7 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
     planes = find_packed(checkpoint)
     modules = dict.fromkeys(module_of(name) for name in checkpoint.tensors)
     if checkpoint.container == "gguf":
-        layout, confidence, reasons = identify_gguf(checkpoint.metadata)
+        layout, confidence, reasons = _identify_gguf(checkpoint.metadata)
     else:
         layout, confidence, reasons = identify_layout(modules, checkpoint.tensors, checkpoint.config)
         layout = with_prediction_layers(layout, checkpoint.config)
@@ -91,7 +91,7 @@ def identify(checkpoint: Checkpoint, mismatch: Severity = "warning") -> Identity
         layout,
         confidence,
         reasons,
-        dialect_of(planes, scheme),
+        _dialect_of(planes, scheme),
         scheme,
         planes,
         linears,
@@ -113,7 +113,7 @@ def _escalated(item: Finding) -> Finding:
     return item if code is None else replace(item, code=code, severity="error")
 
 
-def identify_gguf(metadata: Mapping[str, Any]) -> tuple[Layout, Confidence, tuple[str, ...]]:
+def _identify_gguf(metadata: Mapping[str, Any]) -> tuple[Layout, Confidence, tuple[str, ...]]:
     """The layout of a GGUF: it states its architecture."""
     value = metadata.get(ARCHITECTURE)
     name = str(value.value) if isinstance(value, Scalar) else ""
@@ -139,7 +139,7 @@ def _drafter(
 ) -> tuple[Layout, Confidence, tuple[str, ...]]:
     layout = next((layout for layout in fitting if layout.speculators == speculators), fitting[0])
     reasons = [f"tensors named {', '.join(layout.marks)}"]
-    label = label_of(config)
+    label = _label_of(config)
     agrees = label is not None and any(word in label for word in layout.labels)
     if agrees:
         reasons.append(f"the config says {label}")
@@ -148,7 +148,7 @@ def _drafter(
     return layout, ("certain" if agrees and layout.speculators == speculators else "likely"), tuple(reasons)
 
 
-def label_of(config: Mapping[str, Any]) -> str | None:
+def _label_of(config: Mapping[str, Any]) -> str | None:
     """What the config calls the model: ``speculators_model_type``, else the first architecture."""
     label = config.get("speculators_model_type")
     if isinstance(label, str):
@@ -166,7 +166,7 @@ def _model(templates: set[str], config: Mapping[str, Any]) -> tuple[Layout, Conf
     reasons = [f"tensors named {layers[0]}"]
     vision = sorted(t for t in templates if any(segment in t.split(".") for segment in VISION_SEGMENTS))
     nested = any("language_model" in t.split(".") for t in templates)
-    label = label_of(config)
+    label = _label_of(config)
     named = label is not None and label.endswith(("ForCausalLM", "ForConditionalGeneration", "ForImageTextToText"))
     if named:
         reasons.append(f"the config says {label}")
@@ -176,7 +176,7 @@ def _model(templates: set[str], config: Mapping[str, Any]) -> tuple[Layout, Conf
     return (MULTIMODAL_LM if multimodal else CAUSAL_LM), ("certain" if named else "likely"), tuple(reasons)
 
 
-def dialect_of(planes: Planes, scheme: Scheme | None) -> str:
+def _dialect_of(planes: Planes, scheme: Scheme | None) -> str:
     """The dialect that the tensors show; a config decides only between the two forms of ModelOpt."""
     found = {module.spelling.dialect for module in planes.packed.values()}
     if not found:

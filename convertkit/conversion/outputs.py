@@ -106,10 +106,10 @@ def read_and_compare(target: Target, file: str, offset: int, back: memoryview, d
     """Read a written file from ``offset`` into ``back``; how many of the bytes are not those of ``data``."""
     if target.read_at(file, offset, back) != len(data):
         return len(data)
-    return differing_bytes(back, data)
+    return _differing_bytes(back, data)
 
 
-def differing_bytes(left: memoryview, right: memoryview) -> int:
+def _differing_bytes(left: memoryview, right: memoryview) -> int:
     """Of two runs of equal length."""
     mine, yours = np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)
     words = mine.size // 8 * 8

@@ -174,7 +174,7 @@ def renamed_specs(refs: Iterable[TensorRef], renaming: Renaming) -> list[TensorS
     return [TensorSpec(renaming.new_name(ref.spec.name), ref.spec.dtype, ref.spec.shape) for ref in refs]
 
 
-def metadata_of(file: WeightFile) -> dict[str, str]:
+def _metadata_of(file: WeightFile) -> dict[str, str]:
     """The header metadata of a file, with the ``format`` that readers ask for."""
     return dict(sorted({**METADATA, **file.metadata}.items()))
 
@@ -186,7 +186,7 @@ def _aligned(file: WeightFile, refs: Sequence[TensorRef], renaming: Renaming, sl
         start = 8 + needed + slack_bytes
         return start + (file.data_start - start) % BLOCK_BYTES - 8
 
-    return encode_ordered(renamed_specs(refs, renaming), metadata_of(file), length)
+    return encode_ordered(renamed_specs(refs, renaming), _metadata_of(file), length)
 
 
 def refuse_gguf(source: Checkpoint, verb: str) -> None:

@@ -41,18 +41,18 @@ def execute(
     that somebody has taken: where one is copied, it must still have that."""
     starts = {name: start for file in plan.files for name, start in file.header.starts.items()}
     job = Job(plan, facts, desk, target, starts, done, known or {})
-    units = [unit for unit in plan.units if is_copied(unit) or not all(spec.name in done for spec in unit.outputs)]
+    units = [unit for unit in plan.units if _is_copied(unit) or not all(spec.name in done for spec in unit.outputs)]
     files = {file.name: number for number, file in enumerate(plan.files)}
     units.sort(key=lambda unit: min((files[plan.file_of[item.name]], starts[item.name]) for item in unit.outputs))
     desk.progress.stage(plan.verb, sum(_work_bytes(job, unit) for unit in units))
-    made = in_parallel(lambda unit: runner_of(type(unit))(job, unit), units, workers)
+    made = in_parallel(lambda unit: _runner_of(type(unit))(job, unit), units, workers)
     digests = dict(done)
     for part in made:
         digests.update(part)
     return Made(digests, job.differing)
 
 
-def is_copied(unit: Unit) -> bool:
+def _is_copied(unit: Unit) -> bool:
     """Whether a unit writes bytes that are there already, so that they can be compared at no other cost."""
     return isinstance(unit, Respell) or unit.promise == "bytes"
 
@@ -218,7 +218,7 @@ RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
 drafters in ``drafter_run``."""
 
 
-def runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
+def _runner_of(kind: type) -> Callable[[Job, Any], dict[str, str]]:
     """What carries out a kind of unit; modules are imported only where a plan has their units."""
     if kind in RUNNERS:
         return RUNNERS[kind]

@@ -29,7 +29,7 @@ class Chosen:
     matches: Mapping[str, int]
 
 
-def candidate_linears(source: Checkpoint) -> dict[str, TensorRef]:
+def _candidate_linears(source: Checkpoint) -> dict[str, TensorRef]:
     """Modules with a dense float matrix called ``weight``, in the source's order."""
     return {
         name.removesuffix(".weight"): ref
@@ -51,7 +51,7 @@ def choose(
 
     Codes: E_POLICY_UNKNOWN, E_PATTERN, E_PATTERN_EMPTY, E_FUSED_SPLIT, E_WIDTH, E_WEIGHT_DTYPE.
     """
-    candidates = candidate_linears(source)
+    candidates = _candidate_linears(source)
     raise_all(idle_members(fuse, candidates))
     default = [module for module in candidates if layout.role_of(f"{module}.weight") in layout.packed_roles]
     if not default and not include:

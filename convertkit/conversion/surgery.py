@@ -102,12 +102,12 @@ def _split_rows(
         matrix = leaves.get("weight") or leaves.get("weight_packed")
         if matrix is None or len(matrix.spec.shape) != 2:
             raise _not_split(module, "it holds no matrix")
-        sizes = part_rows(source.config, fusion, matrix)
+        sizes = _part_rows(source.config, fusion, matrix)
         for leaf, ref in leaves.items():
             yield from _parted(parent, leaf, ref, fusion.parts, sizes, option)
 
 
-def part_rows(config: Mapping[str, Any], fusion: Fusion, matrix: TensorRef) -> list[int]:
+def _part_rows(config: Mapping[str, Any], fusion: Fusion, matrix: TensorRef) -> list[int]:
     """Rows of each part: equal ones of gate and up, by the heads of the config for q, k and v.
 
     q may hold a gate beside each head (Qwen3-Next: twice the rows), so it gets what k and v leave."""

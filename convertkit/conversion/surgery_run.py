@@ -13,7 +13,7 @@ from convertkit.conversion.tiles import byte_chunks, bytes_view
 from convertkit.dtypes import size_bytes
 
 
-def run_rearrange(job: Job, unit: Rearrange) -> dict[str, str]:
+def _run_rearrange(job: Job, unit: Rearrange) -> dict[str, str]:
     """Pieces are runs of bytes of their tensors, since they are whole rows."""
     desk, out = job.desk, TensorOut(job, unit.spec)
     for piece in unit.pieces:
@@ -25,7 +25,7 @@ def run_rearrange(job: Job, unit: Rearrange) -> dict[str, str]:
     return {unit.spec.name: out.close()}
 
 
-def run_fold(job: Job, unit: Fold) -> dict[str, str]:
+def _run_fold(job: Job, unit: Fold) -> dict[str, str]:
     """Every block scale by the unit's table, and the shared global scale."""
     desk = job.desk
     scales, scalar = (TensorOut(job, spec) for spec in unit.outputs)
@@ -39,7 +39,7 @@ def run_fold(job: Job, unit: Fold) -> dict[str, str]:
     return {out.spec.name: out.close() for out in (scales, scalar)}
 
 
-def run_swap(job: Job, unit: Swap) -> dict[str, str]:
+def _run_swap(job: Job, unit: Swap) -> dict[str, str]:
     """Every byte of codes with its halves exchanged."""
     desk, out = job.desk, TensorOut(job, unit.source.spec)
     for offset, length in byte_chunks(unit.source.size_bytes):
@@ -51,7 +51,7 @@ def run_swap(job: Job, unit: Swap) -> dict[str, str]:
 
 
 SURGERY_RUNNERS: Mapping[type, Callable[[Job, Any], dict[str, str]]] = {
-    Rearrange: run_rearrange,
-    Fold: run_fold,
-    Swap: run_swap,
+    Rearrange: _run_rearrange,
+    Fold: _run_fold,
+    Swap: _run_swap,
 }

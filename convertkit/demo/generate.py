@@ -71,7 +71,7 @@ def generate(
         raise refusal("E_OUT_EXISTS", "the output exists and is not an empty folder", file=str(out))
     out.mkdir(parents=True, exist_ok=True)
     shards = shard([tensor.spec for tensor in made], max_shard_bytes)
-    names = shard_names(len(shards))
+    names = _shard_names(len(shards))
     by_name = {tensor.spec.name: tensor for tensor in made}
     for file, specs in zip(names, shards, strict=True):
         with (out / file).open("xb", buffering=0) as stream:
@@ -92,7 +92,7 @@ def _write(
     header = encode_header(specs, {"format": "pt"})
     _write_all(stream, memoryview(header.prefix))
     for spec in header.order:
-        source = stream_of(tensors[spec.name], seed, gridded)
+        source = _stream_of(tensors[spec.name], seed, gridded)
         for first in range(0, spec.elements, CHUNK):
             made = values(source, first, min(CHUNK, spec.elements - first))
             _write_all(stream, made.data.cast("B"))
@@ -103,7 +103,7 @@ def _write_all(stream: BinaryIO, data: memoryview) -> None:
         data = data[stream.write(data) :]
 
 
-def stream_of(tensor: DemoTensor, seed: int, gridded: bool) -> Dense | OnGrid:
+def _stream_of(tensor: DemoTensor, seed: int, gridded: bool) -> Dense | OnGrid:
     """The values of one tensor; on the grid if ``gridded`` and the tensor has a group."""
     spec = tensor.spec
     mean, std = ROLES[tensor.role]
@@ -117,7 +117,7 @@ def grid_planes(kind: str, name: str, *, scale: str = "tiny", seed: int = 0) -> 
     """The planes that tensor ``name`` of an ``on_grid`` model was made of: codes U8 [elements / 2] and block
     scales U8 [elements / 16] in row-major order. Raises KeyError if the tensor is not on the grid."""
     found = {tensor.spec.name: tensor for tensor in tensors_of(kind, scale) if tensor.grid is not None}[name]
-    source = stream_of(found, seed, True)
+    source = _stream_of(found, seed, True)
     assert isinstance(source, OnGrid)
     return planes(source, 0, found.spec.elements)
 
@@ -140,7 +140,7 @@ def shard(specs: Iterable[TensorSpec], max_bytes: int | None) -> list[list[Tenso
     return shards
 
 
-def shard_names(count: int) -> list[str]:
+def _shard_names(count: int) -> list[str]:
     """``model.safetensors``, or the numbered names of ``count`` shards."""
     if count == 1:
         return ["model.safetensors"]

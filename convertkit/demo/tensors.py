@@ -68,7 +68,7 @@ def mlp(at: str, width: str = "I") -> tuple[Row, ...]:
     )
 
 
-def layer_norms(at: str) -> tuple[Row, ...]:
+def _layer_norms(at: str) -> tuple[Row, ...]:
     """The two norms of a decoder layer."""
     return (
         Row(f"{at}.input_layernorm.weight", "H", "norm"),
@@ -87,7 +87,7 @@ def convolution(at: str) -> tuple[Row, ...]:
 DFLASH = (
     *attention("layers.{i}.self_attn", grid=False),
     *mlp("layers.{i}.mlp"),
-    *layer_norms("layers.{i}"),
+    *_layer_norms("layers.{i}"),
     Row("fc.weight", "H K*H"),
     Row("hidden_norm.weight", "H", "norm"),
     Row("norm.weight", "H", "norm"),
@@ -105,7 +105,7 @@ DFLASH2 = (
 CAUSAL_LM = (
     Row("model.embed_tokens.weight", "V H", "embedding"),
     *attention("model.layers.{i}.self_attn", grid=True),
-    *layer_norms("model.layers.{i}"),
+    *_layer_norms("model.layers.{i}"),
     Row("model.norm.weight", "H", "norm"),
     Row("lm_head.weight", "V H", "embedding"),
 )
@@ -169,7 +169,7 @@ _QWEN3_5_MOE = (
     *TARGET,
     *GATED_DELTA_NET,
     *attention(_TEXT + ".layers.{f}.self_attn", grid=True, query="2*nh*hd"),
-    *layer_norms(_TEXT + ".layers.{i}"),
+    *_layer_norms(_TEXT + ".layers.{i}"),
     Row(f"{_MOE}.gate.weight", "E H"),
     *mlp(f"{_MOE}.shared_expert", "Is"),
     Row(f"{_MOE}.shared_expert_gate.weight", "1 H"),

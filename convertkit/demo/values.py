@@ -172,7 +172,7 @@ def round_bits(numbers: NDArray[np.int64], fraction_bits: int, dtype: str) -> Bi
     return narrow
 
 
-def std_of(key: int, std: int) -> int:
+def _std_of(key: int, std: int) -> int:
     """``std`` (units of 2**-24) times a factor in [0.75, 1.25) that differs from tensor to tensor."""
     return std * (768 + (key >> 32) % 512) >> 10
 
@@ -183,16 +183,16 @@ def fan_in_std(width: int) -> int:
 
 
 def dense(seed: int, name: str, dtype: str, *, mean: int, std: int) -> Dense:
-    """The stream of one dense tensor; ``mean`` and ``std`` (before ``std_of``) in units of 2**-24."""
+    """The stream of one dense tensor; ``mean`` and ``std`` (before ``_std_of``) in units of 2**-24."""
     key = key_of(seed, "values", name)
-    numbers = quantiles() * std_of(key, std) + (mean << UNIT_BITS)
+    numbers = quantiles() * _std_of(key, std) + (mean << UNIT_BITS)
     return Dense(key, dtype, round_bits(numbers, UNIT_BITS + STD_BITS, dtype))
 
 
 def on_grid(seed: int, name: str, group: str, dtype: str, *, std: int) -> OnGrid:
     """The stream of one tensor on the NVFP4 grid; tensors of one ``group`` and ``std`` share the global scale."""
     group_key = key_of(seed, "global scale", group)
-    mantissa, exponent = _global_scale(group_key, std_of(group_key, std))
+    mantissa, exponent = _global_scale(group_key, _std_of(group_key, std))
     halves = np.array(_CODE_HALVES, dtype=np.int64)
     signed = np.concatenate([halves, -halves])
     # code in halves, scale in 2**-9, mantissa times 2**exponent

@@ -75,7 +75,7 @@ def _is_pattern(entry: str, globs: bool) -> bool:
     return any(sign in entry for sign in "*?[") if globs else entry.startswith("re:")
 
 
-def spellings_of(module: str) -> tuple[str, ...]:
+def _spellings_of(module: str) -> tuple[str, ...]:
     """Names under which configs speak of a module: as stored, with and without ``model.``, with the language
     model's prefix in either order, and as part of a fused matrix."""
     names = [module, without_model(module), f"model.{without_model(module)}"]
@@ -103,7 +103,7 @@ class Coverage:
         return self.known[module]
 
     def _asked(self, module: str) -> bool | None:
-        names = spellings_of(module)
+        names = _spellings_of(module)
         ignored = self.ignore.meets(names)
         targeted = self.targets.meets(names)
         if ignored:
@@ -230,7 +230,7 @@ def _unused(entries: list[str], packed: Sequence[str], scheme: Scheme, fix: str)
     way to leave out what they hold."""
     parents: dict[str, list[str]] = {entry: [] for entry in entries}
     for module in packed if scheme.dialect == "compressed-tensors" else ():
-        for name in spellings_of(module)[:3]:
+        for name in _spellings_of(module)[:3]:
             while name := name.rpartition(".")[0]:
                 if name in parents:
                     parents[name].append(module)
@@ -264,7 +264,7 @@ def activation_findings(
     def quantizes(module: str) -> bool:
         if not scheme.layers:
             return scheme.algorithms == ("NVFP4",) and coverage.covers(renamed(module)) is True
-        stated = (scheme.layers.get(name) for name in spellings_of(renamed(module)))
+        stated = (scheme.layers.get(name) for name in _spellings_of(renamed(module)))
         return next((algorithm == "NVFP4" for algorithm in stated if algorithm is not None), False)
 
     bare = [module for module, there in inputs.items() if not there and quantizes(module)]

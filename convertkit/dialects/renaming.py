@@ -77,7 +77,7 @@ class _Scribe:
         self._numbers = [number for number, _ in pairs]
         self._rules = [rule for _, rule in pairs]
         self._patterns = [(compile_template(rule.source), compile_template(rule.target)) for rule in self._rules]
-        self._moved = moved_modules(self.renaming)
+        self._moved = _moved_modules(self.renaming)
         self._new = tuple(self._moved.get(module, module) for module in self.modules)
         self._known = _with_parents(self.modules)
         self._known_new = _with_parents(self._new)
@@ -203,7 +203,7 @@ def _is_class(entry: str) -> bool:
     return entry[:1].isupper() and "." not in entry
 
 
-def moved_modules(renaming: Renaming) -> dict[str, str]:
+def _moved_modules(renaming: Renaming) -> dict[str, str]:
     """Old to new module of every tensor whose module changes."""
     moved: dict[str, str] = {}
     for old, new in renaming.names.items():

@@ -69,11 +69,11 @@ class Calibration:
     def hidden_of(self, layer: int) -> Floats:
         """Raises E_CALIBRATION if the layer is not there."""
         if layer not in self.hidden:
-            raise missing_layers([layer], self.layers)
+            raise _missing_layers([layer], self.layers)
         return self.hidden[layer]
 
 
-def missing_layers(layers: Sequence[int], held: Sequence[int]) -> Exception:
+def _missing_layers(layers: Sequence[int], held: Sequence[int]) -> Exception:
     """The refusal of a pass whose layers a calibration does not hold."""
     message = f"no hidden states of target layers {list(layers)}; it holds those of {list(held)}"
     return refusal("E_CALIBRATION", message, fix="record the outputs of the layers that the drafter taps")

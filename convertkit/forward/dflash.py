@@ -20,7 +20,7 @@ def run_dflash(it: Drafters, inputs: Inputs, features: Tensor) -> Tensor:
     context = it.norm(it.streams.linear("fc", it.streams.probed(features)), "hidden_norm")
     it.streams.note_layer("fusion", torch.zeros_like(context), context)
     context = it.streams.probed(context)
-    x = embedded_blocks(it, inputs)
+    x = _embedded_blocks(it, inputs)
     size = x.shape[2]
     positions = inputs.positions[inputs.anchors][:, None] + torch.arange(size, device=x.device)
     ropes = it.ropes(inputs.positions, x.dtype), it.ropes(positions, x.dtype)
@@ -32,7 +32,7 @@ def run_dflash(it: Drafters, inputs: Inputs, features: Tensor) -> Tensor:
     return it.norm(it.streams.probed(x), "norm")
 
 
-def embedded_blocks(it: Drafters, inputs: Inputs) -> Tensor:
+def _embedded_blocks(it: Drafters, inputs: Inputs) -> Tensor:
     """Embeddings of the blocks [streams, anchors, block, hidden]: the known token, then mask tokens."""
     size = it.spec.block_size
     assert size is not None

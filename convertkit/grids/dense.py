@@ -44,7 +44,7 @@ def float_type(dtype: str) -> FloatType:
     return FLOAT_TYPES[dtype]
 
 
-def storage_bits(values: Bits, dtype: str) -> Bits:
+def _storage_bits(values: Bits, dtype: str) -> Bits:
     """The same memory as unsigned storage bits of ``dtype``; ``ValueError`` if the item size differs."""
     storage = np.dtype(float_type(dtype).storage)
     if values.dtype == storage:
@@ -56,7 +56,7 @@ def storage_bits(values: Bits, dtype: str) -> Bits:
 
 def to_float32(values: Bits, dtype: str) -> NDArray[np.float32]:
     """The values of storage bits as ``float32``: exact for all three types."""
-    bits = storage_bits(values, dtype)
+    bits = _storage_bits(values, dtype)
     if dtype == "BF16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype == "F16":
@@ -94,7 +94,7 @@ def cast(values: Bits, from_dtype: str, to_dtype: str) -> Bits:
     through it adds no rounding.
     """
     if from_dtype == to_dtype:
-        return storage_bits(values, from_dtype)
+        return _storage_bits(values, from_dtype)
     wide = to_float32(np.ascontiguousarray(values), from_dtype)
     if to_dtype == "F32":
         bits = wide.view(np.uint32)

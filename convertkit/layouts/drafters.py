@@ -32,7 +32,7 @@ def attention(prefix: str, width: str = "H", first: int = 0) -> tuple[Rule, ...]
     return weights + biases
 
 
-def qk_norms(prefix: str, presence: str = "always", first: int = 0) -> tuple[Rule, ...]:
+def _qk_norms(prefix: str, presence: str = "always", first: int = 0) -> tuple[Rule, ...]:
     """The head norms of Qwen3-style attention."""
     return tuple(
         Rule(f"{prefix}.self_attn.{leaf}.weight", "norm", ("hd",), presence, first=first)
@@ -53,7 +53,7 @@ def mlp(prefix: str, first: int = 0) -> tuple[Rule, ...]:
 
 BACKBONE = (
     *attention("layers.{i}"),
-    *qk_norms("layers.{i}"),
+    *_qk_norms("layers.{i}"),
     *mlp("layers.{i}"),
     Rule("fc.weight", "fusion", ("H", "K*Ht")),
     Rule("hidden_norm.weight", "norm", ("H",)),
@@ -120,21 +120,21 @@ REFINER = (
 )
 
 
-def eagle_layers(first_layer: str) -> tuple[Rule, ...]:
+def _eagle_layers(first_layer: str) -> tuple[Rule, ...]:
     """EAGLE-3 layers: the first reads embeddings and features side by side, hence twice as wide."""
     return (
         *attention(first_layer, "2*H"),
-        *qk_norms(first_layer, "query and key norms"),
+        *_qk_norms(first_layer, "query and key norms"),
         *mlp(first_layer),
         Rule(f"{first_layer}.hidden_norm.weight", "norm", ("H",)),
         *attention("layers.{i}", first=1),
-        *qk_norms("layers.{i}", "query and key norms", first=1),
+        *_qk_norms("layers.{i}", "query and key norms", first=1),
         *mlp("layers.{i}", first=1),
     )
 
 
 EAGLE = (
-    *eagle_layers("layers.0"),
+    *_eagle_layers("layers.0"),
     Rule("embed_tokens.weight", "embedding", ("V", "H"), "optional"),
     Rule("lm_head.weight", "head", ("DV", "H")),
     Rule("fc.weight", "fusion", ("H", "K*Ht")),
@@ -145,7 +145,7 @@ EAGLE = (
     Rule("t2d", "vocabulary map", ("V",), "reduced vocabulary", dtype="BOOL"),
 )
 LEGACY_EAGLE = (
-    *eagle_layers("midlayer"),
+    *_eagle_layers("midlayer"),
     Rule("embed_tokens.weight", "embedding", ("V", "H"), "optional"),
     Rule("lm_head.weight", "head", ("DV", "H"), "optional"),
     Rule("fc.weight", "fusion", ("H", "K*Ht")),
@@ -159,7 +159,7 @@ MTP = (
     Rule("mtp_layers.{i}.token_layernorm.weight", "norm", ("H",)),
     Rule("mtp_layers.{i}.final_layernorm.weight", "norm", ("H",)),
     *attention("mtp_layers.{i}"),
-    *qk_norms("mtp_layers.{i}", "query and key norms"),
+    *_qk_norms("mtp_layers.{i}", "query and key norms"),
     *mlp("mtp_layers.{i}"),
 )
 

@@ -44,7 +44,7 @@ OWN_KINDS: Mapping[str, Mapping[str, str]] = {
 
 
 @lru_cache(maxsize=16)
-def key_kinds(arch: str) -> Mapping[str, str]:
+def _key_kinds(arch: str) -> Mapping[str, str]:
     """Whole keys of an architecture and their kinds."""
     models = {row.key: row.kind for row in MODEL_FIELDS}
     own = {**SHARED_KINDS, **OWN_KINDS.get(arch, models)}
@@ -53,7 +53,7 @@ def key_kinds(arch: str) -> Mapping[str, str]:
 
 def kind_findings(arch: str, metadata: Mapping[str, Value]) -> Iterator[Finding]:
     """E_GGUF_METADATA for every known key whose value is of another type or not finite, E_GGUF_TOKENIZER for ids."""
-    for key, kind in key_kinds(arch).items():
+    for key, kind in _key_kinds(arch).items():
         value = metadata.get(key)
         if value is None:
             continue

@@ -17,7 +17,7 @@ DEFAULT_END = 11
 """The token that ends and begins texts of a byte-level vocabulary which names none (``llama_vocab::impl::load``)."""
 
 
-def repeated_token(tokens: Iterable[str]) -> str | None:
+def _repeated_token(tokens: Iterable[str]) -> str | None:
     """Which two tokens are one to llama.cpp, or None. It reads a token up to its first zero byte, and gives an empty
     one a name with its number."""
     seen: dict[str, int] = {}
@@ -29,7 +29,7 @@ def repeated_token(tokens: Iterable[str]) -> str | None:
     return None
 
 
-def bytes_without_token(tokens: Iterable[str]) -> str | None:
+def _bytes_without_token(tokens: Iterable[str]) -> str | None:
     """Which byte has no token of its own, neither ``<0x41>`` nor as a character; None if each has one."""
     known = set(tokens)
     missing = [
@@ -51,7 +51,7 @@ def vocabulary_faults(vocabulary: Mapping[str, Value]) -> dict[str, str]:
 @lru_cache(maxsize=2)  # a file is written with the vocabulary that was read, and checked with it again
 def _faults_of(tokens: Strings, pieces: bool) -> tuple[tuple[str, str], ...]:
     words = list(tokens)
-    found = {"load": repeated_token(words), "use": bytes_without_token(words) if pieces else None}
+    found = {"load": _repeated_token(words), "use": _bytes_without_token(words) if pieces else None}
     return tuple((stage, message) for stage, message in found.items() if message is not None)
 
 

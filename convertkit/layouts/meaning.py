@@ -126,7 +126,7 @@ def resolve(algorithm: str, values: Mapping[str, Any], rules: Rules) -> DrafterS
     made["algorithm"] = algorithm
     layers = values.get("layers") or 0
     made["attention"] = ATTENTION[rules.attention](values, layers) if layers <= MAX_LAYERS else ()
-    made["rope"] = rope_of(values, rules)
+    made["rope"] = _rope_of(values, rules)
     if values.get("aux_taps") is not None:
         made["taps"] = values["aux_taps"]
     if made.get("taps") is None and rules.taps == "spread" and values.get("target_layers") and made["attention"]:
@@ -141,7 +141,7 @@ def resolve(algorithm: str, values: Mapping[str, Any], rules: Rules) -> DrafterS
     return DrafterSpec(**made)
 
 
-def rope_of(values: Mapping[str, Any], rules: Rules) -> Rope:
+def _rope_of(values: Mapping[str, Any], rules: Rules) -> Rope:
     """The rotary embedding, from either spelling (``rope_parameters``, or ``rope_theta`` with ``rope_scaling``)."""
     stated = dict(values.get("rope_scaling") or {})
     stated |= dict(values.get("rope_parameters") or {})

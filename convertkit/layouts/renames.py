@@ -114,13 +114,13 @@ def apply_rules(rules: Sequence[RenameRule], names: Sequence[str]) -> Renaming:
     changed: dict[str, str] = {}
     counts, settled = [0] * len(patterns), [0] * len(patterns)
     doubled: dict[str, str] = {}
-    packed = {layer for layer, leaf in map(layer_of, names) if leaf in NVFP4_LEAVES}
+    packed = {layer for layer, leaf in map(_layer_of, names) if leaf in NVFP4_LEAVES}
     spared: dict[str, str] = {}
     for name in names:
         number, new = first_match(patterns, name)
         if number < 0 or new == name:
             continue
-        if layer_of(name)[0] in packed and _is_respelled(name, new):
+        if _layer_of(name)[0] in packed and _is_respelled(name, new):
             spared[name] = new
             continue
         if is_doubled(new) and not is_doubled(name):
@@ -132,7 +132,7 @@ def apply_rules(rules: Sequence[RenameRule], names: Sequence[str]) -> Renaming:
         changed[name] = new
         counts[number] += 1
     faults = [*_doubled_findings(doubled), *_collisions(names, changed), *_torn_families(names, changed)]
-    if spared and not changed and not {layer_of(new)[1] for new in spared.values()} & {layer_of(n)[1] for n in names}:
+    if spared and not changed and not {_layer_of(new)[1] for new in spared.values()} & {_layer_of(n)[1] for n in names}:
         faults += _torn_families(names, spared)  # nothing else is to be renamed, or was before
     if faults:
         raise ConvertError(faults)
@@ -168,14 +168,14 @@ def is_doubled(name: str) -> bool:
 
 def _is_respelled(name: str, new: str) -> bool:
     """Whether a scale stays in its layer and gets another name that scales of weights have."""
-    old, other = layer_of(name), layer_of(new)
+    old, other = _layer_of(name), _layer_of(new)
     return old[0] == other[0] and old[1] != other[1] and {old[1], other[1]} <= WEIGHT_SCALES
 
 
 def _spared_findings(spared: Mapping[str, str]) -> Iterable[Finding]:
     for family in families(spared).values():
         count, first = len(family.names), family.names[0]
-        message = f"{count} x '{family.template}' stay as they are: NVFP4 layers have no {layer_of(spared[first])[1]}"
+        message = f"{count} x '{family.template}' stay as they are: NVFP4 layers have no {_layer_of(spared[first])[1]}"
         yield finding("W_RULE_SCOPED", "warning", message, tensor=first, data={"count": count})
 
 
@@ -213,10 +213,10 @@ def _collisions(names: Sequence[str], changed: Mapping[str, str]) -> list[Findin
 
 def _torn_families(names: Sequence[str], changed: Mapping[str, str]) -> Iterable[Finding]:
     """Layers of which some tensors would move and others not, or go to different places, or change their roles."""
-    touched = {layer_of(name)[0] for name in changed}
+    touched = {_layer_of(name)[0] for name in changed}
     layers: dict[str, list[str]] = {}
     for name in names:
-        module, leaf = layer_of(name)
+        module, leaf = _layer_of(name)
         if module in touched and leaf:
             layers.setdefault(module, []).append(name)
     torn = {module: found for module, found in layers.items() if len(found) > 1 and _is_torn(found, changed)}
@@ -233,7 +233,7 @@ def _torn_families(names: Sequence[str], changed: Mapping[str, str]) -> Iterable
         )
 
 
-def layer_of(name: str) -> tuple[str, str]:
+def _layer_of(name: str) -> tuple[str, str]:
     """The layer that a tensor belongs to and what it is there; "" if it may move alone."""
     module, _, leaf = name.rpartition(".")
     if leaf in FAMILY_LEAVES:
@@ -246,11 +246,11 @@ def layer_of(name: str) -> tuple[str, str]:
 
 def _is_torn(names: Sequence[str], changed: Mapping[str, str]) -> bool:
     homes = set()
-    packed = any(layer_of(name)[1] in NVFP4_LEAVES for name in names)
+    packed = any(_layer_of(name)[1] in NVFP4_LEAVES for name in names)
     for name in names:
         new = changed.get(name, name)
-        home, new_leaf = layer_of(new)
-        if new_leaf != layer_of(name)[1] and (packed or not _is_respelled(name, new)):
+        home, new_leaf = _layer_of(new)
+        if new_leaf != _layer_of(name)[1] and (packed or not _is_respelled(name, new)):
             return True
         homes.add(home)
     return len(homes) > 1

@@ -24,7 +24,7 @@ PROOFS = {"run": "its own loader was run", "read": "its source was read", "none"
 
 def render_card(card: Mapping[str, Any], view: View) -> bytes:
     """The card of the whole release. ``card`` is the table of the recipe."""
-    lines = [*front_matter(card), f"# {card.get('title', view.title)}", ""]
+    lines = [*_front_matter(card), f"# {card.get('title', view.title)}", ""]
     if "summary" in card:
         lines += [str(card["summary"]).strip(), ""]
     lines += [*_folders(view), *_engines(view), *_quickstart(view), *_exactness(view), *_references(view)]
@@ -38,7 +38,7 @@ def render_variant_card(card: Mapping[str, Any], view: View, folder: str) -> byt
     """The short card of one subfolder, which must make sense when it is downloaded alone."""
     row = next(row for row in view.variants if row["folder"] == folder)
     name = folder.removesuffix("/")
-    lines = [*front_matter(card), f"# {card.get('title', view.title)}: {name}", ""]
+    lines = [*_front_matter(card), f"# {card.get('title', view.title)}: {name}", ""]
     lines += [f"Format `{row['format']}`, made from {_made_from(row)}. It is one folder of a release; the card in the",
               "release's root says which folder is for which engine.", ""]  # fmt: skip
     lines += [*_weights_table([(file["path"], file) for file in row["weights"]]), ""]
@@ -48,7 +48,7 @@ def render_variant_card(card: Mapping[str, Any], view: View, folder: str) -> byt
     return ("\n".join(lines).rstrip() + "\n").encode()
 
 
-def front_matter(card: Mapping[str, Any]) -> list[str]:
+def _front_matter(card: Mapping[str, Any]) -> list[str]:
     """The YAML block. JSON strings are YAML strings, so nothing in a value can leave its place."""
     lines = ["---"]
     for key in FRONT_KEYS:

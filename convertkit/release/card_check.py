@@ -53,7 +53,7 @@ class CardCheck:
     findings: tuple[Finding, ...]
 
 
-def exactness_of(name: str, report: Mapping[str, Any]) -> tuple[int, int] | None:
+def _exactness_of(name: str, report: Mapping[str, Any]) -> tuple[int, int] | None:
     """(elements, differing elements) that a report shows, or None if it is not about exactness."""
     if name == EXPANSION:
         return report["summary"]["elements"], report["summary"]["differing"]
@@ -72,7 +72,7 @@ def check_card(data: bytes, path: str, reality: Reality) -> CardCheck:
 
 def _claims(text: str, reality: Reality) -> Iterator[str]:
     """Each claim as an empty string if it is so, else as what is wrong."""
-    exact = {name: exactness_of(name.rpartition("/")[2], report) for name, report in reality.reports.items()}
+    exact = {name: _exactness_of(name.rpartition("/")[2], report) for name, report in reality.reports.items()}
     for line in card_lines(text):
         yield from _row_claims(line.row, reality, exact)
         yield from _digest_claims(line.text, reality)

@@ -36,12 +36,12 @@ def card_lines(text: str) -> Iterator[Line]:
             fence = "" if closes else fence
             yield Line(line)
             continue
-        if not line.strip() or mark is not None or (BLOCK.match(line) and not is_rule(line)):
+        if not line.strip() or mark is not None or (BLOCK.match(line) and not _is_rule(line)):
             columns = None
         if mark is not None:
             fence = mark[1]
             yield Line(line)
-        elif columns is not None and is_rule(line):
+        elif columns is not None and _is_rule(line):
             yield Line(line)
         elif columns is not None and "|" in line:
             yield Line(line, row=dict(zip(columns, cells(line), strict=False)))
@@ -60,14 +60,14 @@ def cells(line: str) -> list[str]:
     return [part.strip().strip("*`").replace("\\|", "|").strip() for part in parts]
 
 
-def is_rule(line: str) -> bool:
+def _is_rule(line: str) -> bool:
     """Whether this is the line of dashes below the titles of a table."""
     return "|" in line and all(re.fullmatch(r":?-+:?", cell) for cell in cells(line))
 
 
 def _is_header(line: str, following: Sequence[str]) -> bool:
     rule = following[0] if following else ""
-    return "|" in line and is_rule(rule) and len(cells(rule)) == len(cells(line))
+    return "|" in line and _is_rule(rule) and len(cells(rule)) == len(cells(line))
 
 
 def _without_front_matter(lines: list[str]) -> list[str]:

@@ -37,13 +37,13 @@ def listable(tree: Tree) -> tuple[tuple[str, ...], dict[str, str]]:
     Raises ``E_NAME_UNSAFE``, ``E_NOT_REGULAR``, ``E_PATH_CASE`` for what can be neither, ``E_MANIFEST_EMPTY``.
     """
     listed, skipped = _sorted_out(tree)
-    raise_all(unlistable(tree, listed))
+    raise_all(_unlistable(tree, listed))
     if not listed:
         raise refusal("E_MANIFEST_EMPTY", "the folder holds no file to list", fix="name the folder of the release")
     return tuple(listed), skipped
 
 
-def unlistable(tree: Tree, paths: Sequence[str]) -> Iterator[Finding]:
+def _unlistable(tree: Tree, paths: Sequence[str]) -> Iterator[Finding]:
     """What stands against listing ``paths`` of a tree: E_NAME_UNSAFE, E_NOT_REGULAR, E_PATH_CASE."""
     yield from unsafe_names(paths)
     for path in paths:
@@ -55,7 +55,7 @@ def unlistable(tree: Tree, paths: Sequence[str]) -> Iterator[Finding]:
 
 def unlistable_among(tree: Tree, names: Container[str]) -> Iterator[Finding]:
     """The same of those entries that are among ``names``."""
-    return unlistable(tree, [path for path in _sorted_out(tree)[0] if path in names])
+    return _unlistable(tree, [path for path in _sorted_out(tree)[0] if path in names])
 
 
 def _sorted_out(tree: Tree) -> tuple[list[str], dict[str, str]]:
@@ -124,7 +124,7 @@ def _not_ours(error: ConvertError) -> ConvertError:
 def given_rows(stored: Stored, digests: Mapping[str, str], tensors: Mapping[str, str]) -> dict[tuple[str, str], Rows]:
     """Rows of weights in the folder itself whose digests the caller took: file digests by path, tensors by name."""
     return {
-        (path, digests[path]): tuple(_row(path, ref, tensors[ref.spec.name]) for ref in in_byte_order(refs))
+        (path, digests[path]): tuple(_row(path, ref, tensors[ref.spec.name]) for ref in _in_byte_order(refs))
         for path, refs in stored.items()
         if not folder_of(path) and path in digests and all(ref.spec.name in tensors for ref in refs)
     }
@@ -156,7 +156,7 @@ def take_inventory(
     late = {path: stored[path] for path in hopeful if not _describes(rows[path], stored[path])}
     taken = {**found.tensors, **(_hashed(root, {}, late, workers, progress).tensors if late else {})}
     for path in (*now, *late):
-        rows[path] = tuple(_row(path, ref, taken[path, ref.spec.name]) for ref in in_byte_order(stored[path]))
+        rows[path] = tuple(_row(path, ref, taken[path, ref.spec.name]) for ref in _in_byte_order(stored[path]))
     entries = tuple(FileEntry(path, sizes[path], sha256[path]) for path in listed)
     return entries, tuple(row for path in sorted(rows, key=byte_order) for row in rows[path])
 
@@ -168,7 +168,7 @@ def _hashed(root: Path, files: Mapping[str, int], tensors: Stored, workers: int,
     return found
 
 
-def in_byte_order(refs: Iterable[TensorRef]) -> list[TensorRef]:
+def _in_byte_order(refs: Iterable[TensorRef]) -> list[TensorRef]:
     """Tensors of one file as their bytes lie; empty tensors at the same place by name."""
     return sorted(refs, key=lambda ref: (ref.start, ref.size_bytes, ref.spec.name))
 
@@ -179,5 +179,5 @@ def _row(path: str, ref: TensorRef, sha256: str) -> TensorEntry:
 
 def _describes(rows: Rows, refs: Sequence[TensorRef]) -> bool:
     """Whether rows that an earlier manifest recorded fit the header of the file."""
-    specs = [(ref.spec.name, ref.spec.dtype, ref.spec.shape) for ref in in_byte_order(refs)]
+    specs = [(ref.spec.name, ref.spec.dtype, ref.spec.shape) for ref in _in_byte_order(refs)]
     return bool(rows) and [(row.name, row.dtype, row.shape) for row in rows] == specs

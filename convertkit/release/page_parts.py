@@ -61,7 +61,7 @@ def download(name: str, values: Any) -> str:
             f"Save these numbers as {text(name)}.json</a></p>")  # fmt: skip
 
 
-def shade(value: float | None, least: float, most: float, *, high_is_good: bool) -> str:
+def _shade(value: float | None, least: float, most: float, *, high_is_good: bool) -> str:
     """A colour from pale green (good) over pale yellow to orange (bad); dark text is readable on each."""
     if value is None:
         return "#cfeedd"
@@ -95,7 +95,7 @@ def _heat_cell(value: float | str | None, least: float, most: float, form: str, 
         return Cell("")
     said = "exact" if value is None else format(value, form)
     shown = value if not isinstance(value, str) else None
-    return Cell(said, colour=shade(shown, least, most, high_is_good=high_is_good))
+    return Cell(said, colour=_shade(shown, least, most, high_is_good=high_is_good))
 
 
 def bars(title: str, items: Sequence[tuple[str, float, str]], *, second: bool = False) -> Iterator[str]:

@@ -120,10 +120,10 @@ def read_recipe(path: str | os.PathLike[str]) -> Recipe:
         document = tomllib.loads(data.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise refusal("E_RECIPE", f"not TOML: {error}", file=place.name) from None
-    return parse_recipe(document, place.parent, place.name)
+    return _parse_recipe(document, place.parent, place.name)
 
 
-def parse_recipe(document: Mapping[str, Any], base: Path, file: str = "recipe") -> Recipe:
+def _parse_recipe(document: Mapping[str, Any], base: Path, file: str = "recipe") -> Recipe:
     """A recipe from its parsed TOML; ``base`` is what paths are relative to. Raises as ``read_recipe``."""
     faults = list(_schema_faults(document, file))
     if faults:

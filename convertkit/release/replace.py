@@ -12,12 +12,12 @@ from convertkit.conversion.syscalls import KERNEL, Syscalls, sync_folder, write_
 from convertkit.release.paths import OWN_FILES
 
 
-def partial_name(name: str) -> str:
+def _partial_name(name: str) -> str:
     """Name of a file while it is written; one that a killed run left is never listed and is written over."""
     return f".{name}.partial"
 
 
-PARTIAL_NAMES = frozenset(partial_name(name) for name in OWN_FILES)
+PARTIAL_NAMES = frozenset(_partial_name(name) for name in OWN_FILES)
 
 
 def replace_files(root: Path, contents: Mapping[str, bytes], syscalls: Syscalls = KERNEL) -> None:
@@ -27,7 +27,7 @@ def replace_files(root: Path, contents: Mapping[str, bytes], syscalls: Syscalls 
     with every file still whole, those before the failing one new, the others old.
     """
     for name, data in contents.items():
-        partial = root / partial_name(name)
+        partial = root / _partial_name(name)
         try:
             _write(partial, data, syscalls)
             syscalls.rename(str(partial), str(root / name), "plain")

@@ -64,7 +64,7 @@ def _text(path: Path) -> str:
 
 def _like(source: Checkpoint, reference: Path) -> tuple[tuple[RenameRule, ...], tuple[Finding, ...]]:
     """Rules worked out from a reference, and notes on names without a counterpart."""
-    there = reference_forms(reference)
+    there = _reference_forms(reference)
     if not there:
         raise refusal("E_USAGE", "the reference names no tensor", file=shown(reference), fix="one name a line")
     found = likeness(logical_forms(source), there)
@@ -82,7 +82,7 @@ def _like(source: Checkpoint, reference: Path) -> tuple[tuple[RenameRule, ...], 
     return found.rules, tuple(notes)
 
 
-def reference_forms(path: Path) -> dict[str, Form | None]:
+def _reference_forms(path: Path) -> dict[str, Form | None]:
     """Names of a reference, with dtype and shape where it has headers: a folder or weight file, a shard index, or a
     text file with one name a line."""
     if path.is_dir() or path.name.endswith(".safetensors"):

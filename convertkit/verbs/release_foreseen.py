@@ -38,7 +38,7 @@ def require_names(recipe: Recipe, jobs: Sequence[Job]) -> None:
         raise ConvertError(faults)
 
 
-def made_names(job: Job) -> set[str]:
+def _made_names(job: Job) -> set[str]:
     """Names in the folder of a variant that hold what was made, and not what was copied from the source."""
     rows = (name.removesuffix(".json") + ".rows.jsonl" for name in job.reports)
     return {CARD, *OWN_FILES, *job.reports, *rows, *(file.name for file in job.plan.files), *job.plan.documents}
@@ -48,7 +48,7 @@ def _folder_faults(recipe: Recipe, jobs: Sequence[Job]) -> Iterator[Finding]:
     taken = {name.casefold(): name for name in (*OF_THE_WHOLE, *(path.name for path in recipe.files))}
     for job in jobs:
         if not job.variant.folder:
-            names = (*made_names(job), *job.plan.side_files)
+            names = (*_made_names(job), *job.plan.side_files)
             taken.update({top.casefold(): top for name in names for top in [name.partition("/")[0]]})
     for number, variant in enumerate(recipe.variants):
         name = taken.get(variant.folder.casefold())
@@ -59,7 +59,7 @@ def _folder_faults(recipe: Recipe, jobs: Sequence[Job]) -> Iterator[Finding]:
 
 def _file_faults(recipe: Recipe, jobs: Sequence[Job]) -> Iterator[Finding]:
     made: Mapping[str, str] = {
-        name.casefold(): join(job.variant.folder, name) for job in reversed(jobs) for name in made_names(job)
+        name.casefold(): join(job.variant.folder, name) for job in reversed(jobs) for name in _made_names(job)
     }
     for number, path in enumerate(recipe.files):
         place = made.get(path.name.casefold())

@@ -90,7 +90,7 @@ def repair(
     beside = Beside(checkpoint, stacked, options.engines)
     if only_plan:
         return beside.foreseen(plan)
-    return carry_out(plan, Path(out), [repair_report(work, rows), beside.report], options)
+    return carry_out(plan, Path(out), [_repair_report(work, rows), beside.report], options)
 
 
 def _open(path: Path, request: RepairRequest) -> Loose:
@@ -141,7 +141,7 @@ def _plan(work: Work, request: RepairRequest, rows: Iterable[Repair], slack_byte
     return settle(work.source, draft, size, slack_bytes)
 
 
-def repair_report(work: Work, rows: Iterable[Repair]) -> Reporter:
+def _repair_report(work: Work, rows: Iterable[Repair]) -> Reporter:
     """REPAIR_REPORT.json: every tensor with its promise, and what was dropped."""
     repairs = tuple(rows)
 

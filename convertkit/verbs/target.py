@@ -15,7 +15,7 @@ from convertkit.conversion.target import TEXT_SECTIONS, Target
 from convertkit.errors import ConvertError, refusal, shown
 
 
-def target_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
+def _target_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The language-model part of a target's ``config.json``. Raises E_NOT_FOUND, E_JSON, E_CONFIG."""
     return _text_part(_whole_config(folder))
 
@@ -37,7 +37,7 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def open_target(folder: str | os.PathLike[str]) -> Target:
-    """A target by its config, with its weights if the folder holds any. Raises as ``target_config`` does, and for
+    """A target by its config, with its weights if the folder holds any. Raises as ``_target_config`` does, and for
     weights that cannot be read."""
     whole = _whole_config(folder)
     text = _text_part(whole)
@@ -72,7 +72,7 @@ def _whole_number(config: Mapping[str, Any], key: str) -> int | None:
 
 def target_layers(folder: str | os.PathLike[str]) -> int:
     """Number of layers of the target. Raises ``E_CONFIG`` if its config does not say."""
-    layers = target_config(folder).get("num_hidden_layers")
+    layers = _target_config(folder).get("num_hidden_layers")
     if type(layers) is not int or layers < 1:
         raise refusal(
             "E_CONFIG", "the target's config states no 'num_hidden_layers'", file=CONFIG, key="num_hidden_layers"

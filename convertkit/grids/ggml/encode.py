@@ -30,7 +30,7 @@ def encode_rows(values: NDArray[Any], from_dtype: str, to_dtype: str) -> NDArray
     rows = values.shape[0]
     if to_dtype not in BLOCK_TYPES:
         return np.ascontiguousarray(_dense(values, from_dtype, to_dtype)).view(np.uint8).reshape(rows, -1)
-    floats = float32_rows(values, from_dtype)
+    floats = _float32_rows(values, from_dtype)
     if to_dtype in K_TYPES:
         from convertkit.grids.ggml.k_quants import encode_k
 
@@ -53,7 +53,7 @@ def _dense(values: NDArray[Any], from_dtype: str, to_dtype: str) -> NDArray[Any]
     return out
 
 
-def float32_rows(values: NDArray[Any], from_dtype: str) -> NDArray[np.float32]:
+def _float32_rows(values: NDArray[Any], from_dtype: str) -> NDArray[np.float32]:
     """The values as FP32, exactly, C-contiguous."""
     if from_dtype != "BF16":
         return np.ascontiguousarray(to_float32(values, from_dtype))

@@ -17,10 +17,10 @@ _TINY = np.float32(1e-15)
 
 def encode_k(blocks: Floats, dtype: str) -> Bytes:
     """Blocks [n, 256] of finite values as Q4_K, Q5_K or Q6_K: bytes [n, bytes of a block]."""
-    return encode_signed(blocks) if dtype == "Q6_K" else encode_ranged(blocks, dtype == "Q5_K")
+    return _encode_signed(blocks) if dtype == "Q6_K" else _encode_ranged(blocks, dtype == "Q5_K")
 
 
-def encode_ranged(blocks: Floats, five_bits: bool) -> Bytes:
+def _encode_ranged(blocks: Floats, five_bits: bool) -> Bytes:
     """Blocks [n, 256] as Q4_K [n, 144] or Q5_K [n, 176]: eight groups with scales and minima of six bits each."""
     values = blocks.reshape(-1, 32)
     found = np.empty((4, values.shape[0]), np.float32)
@@ -43,7 +43,7 @@ def encode_ranged(blocks: Floats, five_bits: bool) -> Bytes:
     return out
 
 
-def encode_signed(blocks: Floats) -> Bytes:
+def _encode_signed(blocks: Floats) -> Bytes:
     """Blocks [n, 256] as Q6_K [n, 210]: sixteen groups with signed scales of eight bits."""
     values = blocks.reshape(-1, 16)
     found = np.empty((4, values.shape[0]), np.float32)

@@ -1,7 +1,7 @@
 """Values of an output that is planned and not written: worked out from the source when they are asked for.
 
-With ``foreseen.foresee`` an output can be audited before a byte of it is written. Plans of copies, renamings and
-repairs only: what packs or expands is not worked out here. Meant for small tensors.
+With ``foreseen.foresee`` an output can be audited before a byte of it is written. What is packed or expanded is not
+worked out here. Meant for small tensors.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from typing import Any
 from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.containers.reader import Reader
 from convertkit.conversion.drafter_run import masked, shifted
-from convertkit.conversion.drafter_units import Mask, Offsets
+from convertkit.conversion.drafter_units import Borrow, Mask, Offsets
 from convertkit.conversion.plan import Plan, Unit
 from convertkit.conversion.surgery_units import Fold, Rearrange, row_elements
-from convertkit.conversion.units import Copy, Relabel
+from convertkit.conversion.units import Copy, Relabel, Respell
 from convertkit.dtypes import size_bytes
 from convertkit.errors import refusal
+from convertkit.grids.nvfp4.numbers import swap_sense
+
+
+class NotWorkedOut(Exception):
+    """Values that only the run itself makes."""
 
 
 class PlannedReader(Reader):
@@ -77,7 +82,7 @@ class PlannedReader(Reader):
         unit = self._units[name]
         maker = MAKERS.get(type(unit))
         if maker is None:
-            raise refusal("E_INTERNAL", f"the values of a {unit.operation} are not worked out", tensor=name)
+            raise NotWorkedOut(name)
         return maker(self._source, unit, name)
 
 
@@ -97,9 +102,29 @@ def _folded(source: Reader, unit: Fold, name: str) -> bytes:
     return source.bytes_of(name).translate(unit.table)
 
 
+def _respelled(source: Reader, unit: Respell, name: str) -> bytes:
+    packed = unit.packed
+    names = [spec.name for spec in unit.outputs]
+    refs = (packed.codes, packed.block_scale, packed.global_scale, packed.input_scale)
+    ref = refs[names.index(name)]
+    assert ref is not None
+    if ref in refs[:2]:
+        return source.bytes_of(ref.spec.name)
+    bits = source.f32_bits(ref)
+    stored = bits if packed.spelling.sense == unit.spelling.sense else swap_sense(bits)[0]
+    return stored.to_bytes(4, "little")
+
+
+def _borrowed(source: Reader, unit: Borrow, name: str) -> bytes:
+    with Reader(unit.lender) as lender:
+        return lender.bytes_of(unit.lent.spec.name)
+
+
 MAKERS: Mapping[type, Callable[[Reader, Any, str], bytes]] = {
     Rearrange: _rearranged,
     Fold: _folded,
+    Respell: _respelled,
+    Borrow: _borrowed,
     Offsets: lambda source, unit, name: shifted(source, unit).tobytes(),
     Mask: lambda source, unit, name: masked(source, unit).tobytes(),
 }

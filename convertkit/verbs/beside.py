@@ -10,13 +10,12 @@ from convertkit.checks.audit import audit_written
 from convertkit.checks.audited import Audit
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
-from convertkit.conversion.foreseen import foresee
 from convertkit.conversion.plan import Plan
-from convertkit.conversion.planned_reader import PlannedReader
 from convertkit.engines.rules import parse_engines
 from convertkit.release.reports import settled
 from convertkit.verbs.case import Case, Report
-from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.foresight import foreseen
+from convertkit.verbs.planned import DryRun
 from convertkit.verbs.reporting import AUDIT, report_of
 
 
@@ -55,8 +54,4 @@ class Beside:
     def foreseen(self, plan: Plan) -> DryRun:
         """The plan, with what that audit will say: the headers are known, and the few values that it reads follow from
         the source."""
-        with Reader(plan.source) as source:
-            audit = self.audited(
-                foresee(plan), plan.outputs.values(), lambda planned: PlannedReader(planned, plan, source)
-            )
-        return dry_run(plan, audit)
+        return foreseen(plan, lambda output, values: self.audited(output, plan.outputs.values(), values))

@@ -19,9 +19,10 @@ from convertkit.formats import FORMATS
 from convertkit.hub.arguments import from_hub
 from convertkit.verbs.case import Options, Reporter, Result
 from convertkit.verbs.drafters import to_drafter
+from convertkit.verbs.foresight import foreseen_output
 from convertkit.verbs.line import carry_out
 from convertkit.verbs.pack_report import gate_report
-from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.planned import DryRun
 from convertkit.verbs.reporting import audit_report, dequant_report
 from convertkit.verbs.target import target_layers
 from convertkit.verbs.to_gguf import to_gguf
@@ -85,7 +86,9 @@ def convert(
     else:
         plan = plan_pack(checkpoint, identity, PackRequest(row.dialect, target_layers=layers), files)
         reporters = [gate_report(DEFAULT_LIMITS), *reporters]
-    return dry_run(plan) if only_plan else carry_out(plan, Path(out), reporters, options)
+    if only_plan:
+        return foreseen_output(plan, options.engines, target_model)
+    return carry_out(plan, Path(out), reporters, options)
 
 
 def kept_type(identity: Identity) -> str:

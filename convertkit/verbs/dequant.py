@@ -13,8 +13,9 @@ from convertkit.conversion.planners import ExpandRequest, Files, plan_expand
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.verbs.case import Options, Result
+from convertkit.verbs.foresight import foreseen_output
 from convertkit.verbs.line import carry_out
-from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.planned import DryRun
 from convertkit.verbs.reporting import audit_report, dequant_report
 
 ARITHMETICS = ("exact", "modelopt", "compressed-tensors")
@@ -51,7 +52,7 @@ def dequant(
     request = ExpandRequest(DTYPES[dtype], arithmetic, kv_scales)
     plan = plan_expand(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
     if only_plan:
-        return dry_run(plan)
+        return foreseen_output(plan, options.engines)
     reference = None if against is None else open_checkpoint(against)
     return carry_out(
         plan, Path(out), [dequant_report(reference, options.workers), audit_report(options.engines)], options

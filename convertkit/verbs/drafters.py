@@ -22,8 +22,9 @@ from convertkit.errors import Finding, refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.layouts.layout import Layout
 from convertkit.verbs.case import Options, Result
+from convertkit.verbs.foresight import foreseen_output
 from convertkit.verbs.line import carry_out
-from convertkit.verbs.planned import DryRun, dry_run
+from convertkit.verbs.planned import DryRun
 from convertkit.verbs.reporting import audit_report
 from convertkit.verbs.target import HUB_NAME, open_target
 
@@ -68,7 +69,7 @@ def to_drafter(
         files=Files(max_shard_bytes, header_slack_bytes),
     )
     if only_plan:
-        return dry_run(plan)
+        return foreseen_output(plan, options.engines, target_model)
     return carry_out(plan, Path(out), [audit_report(options.engines, target_model)], options)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.audit import audit_written
+from convertkit.checks.audited import Audit
 from convertkit.checks.bench import Evidence
 from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.gate import compare_checkpoints, weights_of
@@ -16,6 +18,7 @@ from convertkit.checks.target import stated_target
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
+from convertkit.conversion.plan import Plan
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.tiles import Buffers
 from convertkit.conversion.units import Cast, Copy, Expand, Respell
@@ -215,17 +218,27 @@ def audit_report(engines: Sequence[str] = (), target_model: str | os.PathLike[st
     output is meant for answer, and it is a warning if none of them would load it right. ``target_model`` is the folder
     of a drafter's target; without it, or if its config states no sizes, what the drafter says of it is assumed.
     """
-    target = None if target_model is None else stated_target(target_model)
-    wanted = Wanted(parse_engines(engines), target, unasked=not engines)
+    wanted = wanted_of(engines, target_model)
 
     def report(case: Case) -> Report:
-        staged = case.output
-        fuse = user_groups(case.plan.parameters.get("fuse") or ())
-        audit = audit_written(staged, case.plan.outputs.values(), fuse=fuse, wanted=wanted)
-        dropped = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in case.plan.drops]
-        summary = {**audit.summary, "dropped": len(dropped)}
-        found = [*audit.findings, *dropped]
+        audit = audited_output(case.output, case.plan, wanted)
         views = {"engines": [settled(view) for view in audit.engines]}
-        return report_of(AUDIT, "load-shape-audit", case, audit.rows, summary, found, views)
+        return report_of(AUDIT, "load-shape-audit", case, audit.rows, audit.summary, audit.findings, views)
 
     return report
+
+
+def wanted_of(engines: Sequence[str], target_model: str | os.PathLike[str] | None) -> Wanted:
+    """What ``audit_report`` asks of an output."""
+    target = None if target_model is None else stated_target(target_model)
+    return Wanted(parse_engines(engines), target, unasked=not engines)
+
+
+def audited_output(
+    output: Checkpoint, plan: Plan, wanted: Wanted, values: Callable[[Checkpoint], Reader] = Reader
+) -> Audit:
+    """The audit of what a plan makes, staged or foreseen, with the tensors that it drops."""
+    fuse = user_groups(plan.parameters.get("fuse") or ())
+    audit = audit_written(output, plan.outputs.values(), fuse=fuse, wanted=wanted, values=values)
+    dropped = [finding("N_DROPPED", "note", drop.reason, tensor=drop.name) for drop in plan.drops]
+    return replace(audit, summary={**audit.summary, "dropped": len(dropped)}, findings=(*audit.findings, *dropped))

@@ -1,4 +1,4 @@
-"""``repair`` and ``fix-keys`` with ``--dry-run``: what the audit of the output will say, and the status of the run."""
+"""``--dry-run`` of all but packing and GGUF: what the audit of the output will say, and the status of the run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from convertkit.cli.main import main
 from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError
 from convertkit.verbs.case import Options, Result
+from convertkit.verbs.convert import convert
+from convertkit.verbs.dequant import dequant
+from convertkit.verbs.drafters import to_dflash, to_speculators
 from convertkit.verbs.fix_keys import fix_keys
+from convertkit.verbs.from_torch import from_torch
+from convertkit.verbs.pack import pack_nvfp4
 from convertkit.verbs.planned import DryRun
 from convertkit.verbs.repair import repair
 from tests.dialects.tiny import DFLASH_CONFIG, LM_CONFIG, causal_lm, dflash, planes, write
-from tests.drafters.make import DV, maps
-from tests.engines.drafters import draft
+from tests.drafters.make import DV, maps, target
+from tests.engines.drafters import TARGET, draft
 from tests.engines.drafters import write as write_draft
 from tests.verbs.test_repair import GATE_UP, QKV, packed
 from tests.verbs.test_repair_maps import RAMP, drafter
@@ -94,6 +101,65 @@ def test_what_is_foreseen_is_what_is_found(tmp_path: Path, case: Case) -> None:
     found = done.reports["LOAD_SHAPE_AUDIT.json"]
     assert seen.document["audit"] == {key: found[key] for key in ("verdict", "summary", "findings")}
     assert (seen.status, done.status) == (status, status)
+
+
+def small_target(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TARGET))
+    return folder
+
+
+CONVERSIONS: dict[str, tuple[Callable[[Path], Path], Callable[..., Any], dict[str, Any]]] = {
+    "to speculators": (
+        lambda folder: write_draft(draft("dflash2"), folder / "s"), to_speculators,
+        {"target_model": small_target, "target_id": "a/b"},
+    ),
+    "to dflash": (
+        lambda folder: write_draft(draft("speculators-dflash"), folder / "s"), to_dflash,
+        {"target_model": small_target},
+    ),
+    "absolute ids": (
+        lambda folder: drafter(folder / "s", {"d2t": maps("absolute")["d2t"]}), to_speculators,
+        {"target_model": target, "target_id": "a/b"},
+    ),
+    "expanded": (lambda folder: packed_drafter(folder, "modelopt-mixed"), dequant, {}),
+    "to modelopt": (lambda folder: packed_drafter(folder, "compressed-tensors"), convert, {"to": "nvfp4-modelopt"}),
+    "to compressed-tensors": (lambda folder: packed_drafter(folder, "modelopt"), convert, {"to": "nvfp4-ct"}),
+    "cast": (lambda folder: write_draft(draft("dspark"), folder / "s"), convert, {"to": "f16"}),
+    "torch": (lambda folder: pickled(folder), from_torch, {}),
+}  # fmt: skip
+
+
+def packed_drafter(folder: Path, dialect: str) -> Path:
+    pack_nvfp4(write_draft(draft("dflash2"), folder / "dense"), folder / "s", dialect=dialect)
+    return folder / "s"
+
+
+def pickled(folder: Path) -> Path:
+    dense = write_draft(draft("dflash2"), folder / "dense")
+    (folder / "s").mkdir()
+    torch.save(load_file(dense / "model.safetensors"), folder / "s" / "pytorch_model.bin")
+    (folder / "s" / "config.json").write_bytes((dense / "config.json").read_bytes())
+    return folder / "s"
+
+
+@pytest.mark.parametrize("engines", [(), ("vllm",), ("sglang",)], ids=["none named", "vllm", "sglang"])
+@pytest.mark.parametrize("case", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_conversions_foresee_what_their_audit_finds(tmp_path: Path, case: Any, engines: tuple[str, ...]) -> None:
+    make, verb, words = case
+    source = make(tmp_path)
+    words = {name: word(tmp_path / "t") if name == "target_model" else word for name, word in words.items()}
+    seen = verb(source, tmp_path / "out", only_plan=True, options=Options(engines=engines), **words)
+    done = verb(source, tmp_path / "out", options=Options(publish_anyway=True, engines=engines), **words)
+    found = done.reports["LOAD_SHAPE_AUDIT.json"]
+    assert seen.document["audit"] == {key: found[key] for key in ("verdict", "summary", "findings")}
+    assert seen.status == done.status
+
+
+def test_the_plan_of_a_pack_says_nothing_of_scales_that_are_not_chosen_yet(tmp_path: Path) -> None:
+    planned = convert(write_draft(draft("dflash2"), tmp_path / "s"), tmp_path / "out", to="nvfp4-ct", only_plan=True)
+    assert isinstance(planned, DryRun)
+    assert (planned.audit, planned.status, "audit" in planned.document) == (None, 0, False)
 
 
 def test_a_wrong_total_of_an_index_is_put_right(tmp_path: Path) -> None:

@@ -1,29 +1,33 @@
-"""What transformers 5.20.2 refuses of a config before any engine looks at it."""
+"""What transformers refuses of a config before an engine looks at it: 5.20.2 beside vLLM, 5.19.0 beside SGLang."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from convertkit.engines.model import stop
 
+MODEL_TYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", re.ASCII)
+"""What every registered model type looks like."""
 
-def check_layers(values: Mapping[str, Any]) -> None:
-    """What transformers checks of every config (``configuration_utils.py``)."""
+
+def check_layers(values: Mapping[str, Any], engine: str = "vllm") -> None:
+    """What transformers checks of every config (``configuration_utils.py``); the rules are those of ``engine``."""
     types, layers = values.get("layer_types"), values.get("num_hidden_layers")
     if isinstance(types, list) and isinstance(layers, int) and len(types) != layers:
         message = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
-        raise stop("config", message, "vllm.layer-types", key="layer_types")
+        raise stop("config", message, f"{engine}.layer-types", key="layer_types")
     strange = [kind for kind in types if kind not in LAYER_TYPES] if isinstance(types, list) else []
     if strange:
         message = f"The `layer_types` entries must be known ones, and {strange[0]!r} is not"[:200]
-        raise stop("config", message, "vllm.layer-types", key="layer_types")
+        raise stop("config", message, f"{engine}.layer-types", key="layer_types")
     if not isinstance(values.get("id2label", {}), Mapping | None):
-        raise stop("config", "'id2label' has no attribute 'items'", "vllm.config-type", key="id2label")
+        raise stop("config", "'id2label' has no attribute 'items'", f"{engine}.config-type", key="id2label")
     head, rope = values.get("head_dim"), values.get("rope_parameters")
     partial = rope.get("partial_rotary_factor", 1.0) if isinstance(rope, Mapping) else 1.0
     if isinstance(head, int) and head > 4 and head % 2 and partial == 1.0:
-        raise stop("config", f"RoPE requires an even head_dim, got {head}", "vllm.rope", key="head_dim")
+        raise stop("config", f"RoPE requires an even head_dim, got {head}", f"{engine}.rope", key="head_dim")
 
 
 NEVER_NULL = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -76,6 +80,11 @@ LAYER_TYPES = frozenset(
      "mamba", "attention", "deepseek_sparse_attention", "qwen_sparse_attention"}
 )  # fmt: skip
 """What ``layer_types`` may hold, the last four under their earlier names."""
+RENAMED_LAYERS: Mapping[str, str] = {
+    "mamba": "linear_attention", "attention": "full_attention", "deepseek_sparse_attention": "indexed_attention",
+    "qwen_sparse_attention": "indexed_attention",
+}  # fmt: skip
+"""What transformers makes of earlier names."""
 DTYPES = frozenset(
     {"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto", "float8_e4m3fn", "float8_e5m2",
      "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "int8", "int16", "int32", "int64",
@@ -85,24 +94,35 @@ DTYPES = frozenset(
 """Attributes of torch that a config may name."""
 
 
-def check_nulls(config: Mapping[str, Any], model_type: str) -> None:
+def check_nulls(config: Mapping[str, Any], model_type: str, engine: str = "vllm") -> None:
     """Raises Stop for a field that is null and may not be, and for a dtype that torch has not."""
     for key in NEVER_NULL_OF.get(model_type, NEVER_NULL_INSIDE):
         if key in config and config[key] is None:
             message = f"Validation error for field '{key}': null is not of its type"
-            raise stop("config", message, "vllm.config-null", key=key)
+            raise stop("config", message, f"{engine}.config-null", key=key)
     for key, check in TYPED.get(model_type, {}).items():
         value = config.get(key)
         if value is not None and not check(value):
             message = f"Validation error for field '{key}': {value!r} is not of its type"[:200]
-            raise stop("config", message, "vllm.config-type", key=key)
-    check_dtype(config)
+            raise stop("config", message, f"{engine}.config-type", key=key)
+    check_dtype(config, engine)
 
 
-def check_dtype(config: Mapping[str, Any]) -> None:
+def check_dtype(config: Mapping[str, Any], engine: str = "vllm") -> None:
     """Raises Stop for a dtype that torch has not."""
     stated = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
     if isinstance(stated, list):
-        raise stop("config", "list index out of range: the dtype is a list", "vllm.config-null", key="dtype")
+        raise stop("config", "list index out of range: the dtype is a list", f"{engine}.config-null", key="dtype")
     if isinstance(stated, str) and stated.removeprefix("torch.") not in DTYPES:
-        raise stop("config", f"module 'torch' has no attribute '{stated}'", "vllm.config-null", key="dtype")
+        raise stop("config", f"module 'torch' has no attribute '{stated}'", f"{engine}.config-null", key="dtype")
+
+
+def check_llama(values: Mapping[str, Any], engine: str = "vllm") -> None:
+    """What transformers' LlamaConfig computes with the number of heads."""
+    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    if heads == 0:
+        raise stop("config", "integer modulo by zero: there are no attention heads", f"{engine}.config-type",
+                   key="num_attention_heads")  # fmt: skip
+    if hidden and heads and hidden % heads:
+        message = f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads})."
+        raise stop("config", message, f"{engine}.config-type", key="num_attention_heads")

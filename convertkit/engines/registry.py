@@ -25,7 +25,7 @@ DRAFTERS: Mapping[str, Loader] = {
 }
 """How each engine loads a drafter."""
 
-SETTLES_KINDS = ("vllm",)
+SETTLES_KINDS = ("vllm", "sglang")
 """Engines whose tables say what values of the wrong kind in a config lead to."""
 
 RULES: Mapping[str, Rule] = {

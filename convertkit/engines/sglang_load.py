@@ -7,11 +7,14 @@ a word and leaves parameters that nothing fills uninitialised.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from convertkit.checkpoint import TensorSpec
+from convertkit.engines.kinds import Settled
 from convertkit.engines.loading import Book
-from convertkit.engines.model import Fate, Filled, Load, Parameter, Stop, Unknown, Wrong
-from convertkit.engines.sglang_config import read_draft
+from convertkit.engines.model import Fate, Filled, Load, Parameter, Refused, Stop, Unknown, Wrong
+from convertkit.engines.sglang_config import kind_of, read_draft
+from convertkit.engines.sglang_kinds import settle_kinds
 from convertkit.engines.sglang_params import drafter_parameters
 from convertkit.engines.sglang_quant import read_quantization
 from convertkit.engines.sglang_rules import RULES
@@ -39,7 +42,12 @@ PACKED: Mapping[str, tuple[str, ...]] = {}
 def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "BF16") -> Load:
     """Load a drafter in the mind, as SGLang's loader does."""
     try:
-        return _load(source, target, Rank(ranks, dtype))
+        config = source.config
+        settled = settle_kinds(config, kind_of(config)) if config.get("model_type") else Settled(dict(config))
+        if settled.apart:
+            return Load(wrongs=tuple(settled.wrongs))
+        load = _load(replace(source, config=settled.config), target, Rank(ranks, dtype))
+        return replace(load, wrongs=(*settled.wrongs, *load.wrongs))
     except Unknown as why:
         return Load(unknown=why.refused.message)
     except Stop as stopped:
@@ -69,10 +77,16 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
         *_lost(book, source.tensors),
         *serving_wrongs(draft, target, source.specs),
     ]
-    refusals = (*book.refusals, *mask_refusals(draft, target))
+    refusals = (*book.refusals, *_no_layers(draft), *mask_refusals(draft, target))
     notes = tuple(serving_notes(draft, book))
     facts = {"class": draft.kind, "captured": draft.captured}
     return Load(refusals, tuple(wrongs), notes, book.fates, outcomes, settings, facts)
+
+
+def _no_layers(draft: VllmDraft) -> Iterator[Refused]:
+    """The worker looks at the first layer."""
+    if not draft.size("num_hidden_layers"):
+        yield Refused("worker", "IndexError: the draft has no layers", "sglang.least", key="num_hidden_layers")
 
 
 def _dflash_one(spec: TensorSpec, draft: VllmDraft, book: Book) -> None:

@@ -196,14 +196,17 @@ def _eagle_ends(draft: VllmDraft, quant: Quantization, rank: Rank) -> Iterator[P
     lender = None if own_embedding(draft) else EMBEDDING
     whole = table("model.embed_tokens.weight", draft.size("vocab_size"), hidden, rank, lender)
     yield replace(whole, rule="sglang.embedding")
-    if draft.get("tie_word_embeddings"):
-        return
     if "draft_vocab_size" not in draft.values:
         message = "'LlamaConfig' object has no attribute 'draft_vocab_size'"
         raise stop("create", message, "sglang.entries", key="draft_vocab_size")
+    if draft.get("tie_word_embeddings"):
+        return
     rows = draft.get("draft_vocab_size")
     lender = HEAD if rows is None else None
     rows = draft.size("vocab_size") if rows is None else rows
+    if rows < 1:
+        message = f"AssertionError: org_vocab_size={rows}"
+        raise stop("load_weights", message, "sglang.least", key="draft_vocab_size")
     grid = quant.ask("lm_head", "ParallelLMHead")
     if grid == "dense":
         yield table("lm_head.weight", rows, hidden, rank, lender)

@@ -20,13 +20,27 @@ from convertkit.engines.quantized import (
     class_meant,
     first_below,
     grids_of_targets,
-    ignored_names,
     matching,
 )
+from convertkit.engines.sglang_quant_checks import (
+    FP8_LAYERS,
+    READ,
+    check_blocks,
+    check_format,
+    check_group_size,
+    check_groups,
+    check_layer_rows,
+    check_method,
+    flat_group_size,
+    names_of,
+)
+from convertkit.engines.vllm_schemes import settled
 
 Packed = Mapping[str, tuple[str, ...]]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.*\-]*", re.ASCII)
+LACKING = "NO ALGORITHM"
+"""Of a row of ``quantized_layers`` that names none."""
 ALGORITHMS: Mapping[str, Grid] = {"NVFP4": "mo-a4", "W4A16_NVFP4": "mo-a16"}
 
 
@@ -48,6 +62,8 @@ def read_quantization(config: Mapping[str, Any], quant_file: Mapping[str, Any], 
     block = _block(config)
     if block is None and not quant_file:
         return NONE
+    if block is not None:
+        check_method(block, _section(block))
     method = str((block if block is not None else {}).get("quant_method", "modelopt")).lower()
     if method == "compressed-tensors":
         assert block is not None
@@ -56,7 +72,7 @@ def read_quantization(config: Mapping[str, Any], quant_file: Mapping[str, Any], 
         )
     if not method.startswith("modelopt"):
         raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables of SGLang describe")
-    return _modelopt(block, quant_file, packed)
+    return _modelopt(block, quant_file, packed, config)
 
 
 def _block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -66,7 +82,9 @@ def _block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((place for place in places if isinstance(place, Mapping)), None)
 
 
-def _modelopt(block: Mapping[str, Any] | None, quant_file: Mapping[str, Any], packed: Packed) -> Quantization:
+def _modelopt(
+    block: Mapping[str, Any] | None, quant_file: Mapping[str, Any], packed: Packed, config: Mapping[str, Any]
+) -> Quantization:
     named = _section(block if block is not None else quant_file)
     algorithm = named.get("quant_algo")
     if not algorithm:
@@ -77,7 +95,7 @@ def _modelopt(block: Mapping[str, Any] | None, quant_file: Mapping[str, Any], pa
     listed = named.get("quantized_layers")
     grids = {str(row.get("quant_algo", "")).upper() for row in (listed or {}).values() if isinstance(row, Mapping)}
     if not grids & set(ALGORITHMS):
-        raise Unknown("a MIXED_PRECISION config without NVFP4 layers is read as W4AFP8, which is not described")
+        check_blocks(config)
     cache = "kv_cache_quant_algo" in named or "kv_cache_scheme" in named
     if block is None or not cache:
         if not quant_file:
@@ -88,22 +106,25 @@ def _modelopt(block: Mapping[str, Any] | None, quant_file: Mapping[str, Any], pa
 
 
 def _section(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = block.get("quantization", block)
-    deeper = inner.get("quantization") if isinstance(inner, Mapping) else None
-    found = deeper if isinstance(deeper, Mapping) else inner
-    return found if isinstance(found, Mapping) else {}
+    stated = block.get("quantization")
+    inner = stated if isinstance(stated, Mapping) else block
+    deeper = inner.get("quantization")
+    return deeper if isinstance(deeper, Mapping) else inner
 
 
 def _uniform(block: Mapping[str, Any], algorithm: str, packed: Packed) -> Quantization:
     named = _section(block)
     nested = named is not block
+    if "FP4" not in algorithm and algorithm not in READ:
+        message = f"ModelOptFp8Config only supports regular FP8 quantization, but found {algorithm!r}."[:200]
+        raise stop("create", message, "sglang.quant-algo", key="quant_algo")
     if algorithm not in ALGORITHMS:
         raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables of SGLang describe")
     if nested and not _group_sizes(block):
         raise stop("create", "Cannot find 'quant_algo' in the model's quantization config.", "sglang.quant-algo",
                    key="group_size")  # fmt: skip
-    if any(size != 16 for size in _group_sizes(block)):
-        raise Unknown("a group size other than 16 is not one that convertkit's tables describe")
+    for size in _group_sizes(block) if nested else (flat_group_size(block),):
+        check_group_size(size)
     keys = ("exclude_modules",) if nested else ("ignore", "modules_to_not_convert", "exclude_modules")
     left_out: Any = next((named[key] for key in keys if key in named), [])
     excluded = _Excluder(left_out, packed)
@@ -125,22 +146,19 @@ def _mixed(named: Mapping[str, Any], packed: Packed) -> Quantization:
     if not isinstance(listed, Mapping) or not listed:
         message = "MIXED_PRECISION quantization requires a non-empty quantized_layers map."
         raise stop("create", message, "sglang.quant-mixed", key="quantized_layers")
-    layers: dict[str, str] = {}
-    for name, row in listed.items():
-        if not isinstance(row, Mapping) or row.get("group_size", 16) != 16:
-            raise Unknown("a layer of a MIXED_PRECISION config is not one that convertkit's tables describe")
-        layers[str(name)] = str(row.get("quant_algo", "")).upper()
+    check_layer_rows(listed)
+    layers = {str(name): str(row.get("quant_algo", LACKING)).upper() for name, row in listed.items()}
     excluded = _Excluder(named.get("ignore", named.get("exclude_modules")) or [], packed)
     parents = first_below(layers)
-    cache = bool(named.get("kv_cache_scheme") or named.get("kv_cache_quant_algo"))
+    cache = isinstance(named.get("kv_cache_scheme"), Mapping) or bool(named.get("kv_cache_quant_algo"))
 
     def ask(module: str, kind: str) -> Grid:
         found = _listed(module, layers, parents, packed)
-        if excluded(module) or found is None:
-            return "dense"
-        if found not in ALGORITHMS:
+        if found == LACKING:
+            raise stop("create", "KeyError: 'quant_algo'", "sglang.quant-arguments", tensor=module)
+        if not excluded(module) and found in FP8_LAYERS:
             raise Unknown(f"the algorithm {found} is not one that convertkit's tables of SGLang describe")
-        return ALGORITHMS[found]
+        return "dense" if excluded(module) or found is None else ALGORITHMS.get(found, "dense")
 
     return Quantization("modelopt-mixed", ask, cache)
 
@@ -176,9 +194,7 @@ class _Excluder:
     """Names and patterns that ModelOpt leaves out (``quantization/utils.py:70``, ``modelopt_quant.py:379``)."""
 
     def __init__(self, left_out: Any, packed: Packed) -> None:
-        if not isinstance(left_out, list):
-            raise Unknown("the excluded modules of the quantization config are not a list")
-        names = [str(name) for name in left_out]
+        names = names_of(left_out, "ignore")
         if any(_PLAIN.fullmatch(name) is None for name in names):
             raise Unknown("an excluded module of the quantization config is an expression that is not described")
         self._names = frozenset(name.rstrip(".") for name in names)
@@ -213,8 +229,10 @@ class _Excluder:
 
 def _compressed_tensors(block: Mapping[str, Any], packed: Packed) -> Ask:
     """Ignored names by shard, then targets by name, by class, by shards (``compressed_tensors/utils.py:23, 128``)."""
-    targets = grids_of_targets(block, lambda names: False)
-    ignored, wanted = _Names(ignored_names(block, "sglang.quant-target")), matching(list(targets))
+    check_groups(block)
+    read = settled(block)
+    targets, groups = grids_of_targets(read, lambda names: False), group_of_targets(read)
+    ignored, wanted = _Names(names_of(block.get("ignore", []), "ignore")), matching(list(targets))
 
     def ask(module: str, kind: str) -> Grid:
         parent, _, leaf = module.rpartition(".")
@@ -232,9 +250,15 @@ def _compressed_tensors(block: Mapping[str, Any], packed: Packed) -> Ask:
         if name is None:
             message = f"Unable to find matching target for {module} in the compressed-tensors config."
             raise stop("create", message, "sglang.quant-target", tensor=module)
+        check_format(block, groups[name], module)
         return targets[name]
 
     return ask
+
+
+def group_of_targets(block: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The group of each target; of several the last counts."""
+    return {name: group for group in block.get("config_groups", {}).values() for name in group["targets"]}
 
 
 def _ignored(module: str, shards: Sequence[str], ignored: _Names) -> bool:

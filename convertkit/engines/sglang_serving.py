@@ -41,9 +41,6 @@ def serving_wrongs(draft: VllmDraft, target: Target, names: Collection[str]) -> 
             message = f"no d2t is stored: the {rows} draft tokens are taken for the target's first {rows}"
             yield Wrong("E_VOCABULARY", message, "sglang.vocabulary-map", key="draft_vocab_size")
     found = None if eagle else nested(draft, "mask_token_id")
-    if isinstance(found, int) and found < 0:
-        message = f"the mask token {found} is not among the rows of the target's embedding"
-        yield Wrong("E_MASK_TOKEN", message, "sglang.mask-token", key="mask_token_id")
     if not eagle and draft.kind != "dspark" and found is None:
         message = "the config states no mask token: the tokenizer's is taken, or <|MASK|> is added to it"
         yield Wrong("E_MASK_TOKEN", message, "sglang.mask-token", key="mask_token_id")

@@ -74,10 +74,10 @@ def check_schemes(block: Mapping[str, Any], passed: Callable[[list[str]], bool])
         if not _words(targets):
             raise _refused(f"config_groups.{name}", "the group has no targets that are words")
         if targets and not passed([str(item) for item in targets]):
-            _arguments(f"config_groups.{name}.weights", group.get("weights"))
+            check_arguments(f"config_groups.{name}.weights", group.get("weights"))
             for part in ("input_activations", "output_activations"):
                 if group.get(part):
-                    _arguments(f"config_groups.{name}.{part}", group[part])
+                    check_arguments(f"config_groups.{name}.{part}", group[part])
     if block.get("ignore") is not None and not isinstance(block["ignore"], Mapping) and not _words(block["ignore"]):
         raise _refused("ignore", "an ignored name is not a word")
     _others(block)
@@ -103,27 +103,34 @@ def _others(block: Mapping[str, Any]) -> None:
         raise _refused("kv_cache_scheme", "Currently supported kv cache quantization is num_bits=8, type=float")
 
 
-def _arguments(place: str, stated: Any) -> None:
+def check_arguments(place: str, stated: Any, rule: str = "vllm.ct-arguments", orders: tuple[str, ...] = ORDERS) -> None:
+    """Raises Stop for arguments that compressed-tensors refuses, by ``rule``; ``orders`` are those of activations that
+    its version takes."""
     if not isinstance(stated, Mapping):
-        raise _refused(place, "Input should be a valid dictionary or instance of QuantizationArgs")
+        raise _refused(place, "Input should be a valid dictionary or instance of QuantizationArgs", rule)
     if not stated:
-        raise _refused(place, "AssertionError: the arguments are empty")
+        raise _refused(place, "AssertionError: the arguments are empty", rule)
     for key, value in stated.items():
         check = FIELDS.get(key)
-        if check is None or not check(value):
-            raise _refused(f"{place}.{key}", f"1 validation error for QuantizationArgs: '{key}' is {value!r}"[:200])
-    _scheme(place, stated)
+        ordered = key == "actorder" and _one_of(*orders)(value)
+        if not ordered and (check is None or not check(value)):
+            raise _refused(
+                f"{place}.{key}", f"1 validation error for QuantizationArgs: '{key}' is {value!r}"[:200], rule
+            )
+    _scheme(place, stated, rule)
     if stated.get("block_structure") is not None and str(stated.get("strategy")).lower() != "block":
-        raise _refused(f"{place}.block_structure", "Block structure requires block strategy")
+        raise _refused(f"{place}.block_structure", "Block structure requires block strategy", rule)
 
 
-def _scheme(place: str, stated: Mapping[str, Any]) -> None:
+def _scheme(place: str, stated: Mapping[str, Any], rule: str) -> None:
     """Numbers that no scheme has (``compressed_tensors.py:634``)."""
     bits, size = stated.get("num_bits", 8), stated.get("group_size")
     if int(float(bits)) not in (4, 8) or isinstance(bits, bool):
-        raise _refused(f"{place}.num_bits", f"Only num_bits in (4, 8) are supported, not {bits!r}")
+        raise _refused(f"{place}.num_bits", f"Only num_bits in (4, 8) are supported, not {bits!r}", rule)
     if str(stated.get("strategy")).lower() == "tensor_group" and (size is None or int(float(size)) != 16):
-        raise _refused(f"{place}.group_size", f"strategy tensor_group with a group_size of {size!r} has no scheme")
+        raise _refused(
+            f"{place}.group_size", f"strategy tensor_group with a group_size of {size!r} has no scheme", rule
+        )
 
 
 def settled(block: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,7 +145,7 @@ def _settled_group(group: Any) -> Any:
     if not isinstance(group, Mapping):
         return group
     parts = {key: _settled_part(group[key]) for key in ("weights", "input_activations") if key in group}
-    targets = list(group["targets"]) if isinstance(group.get("targets"), str) else group.get("targets")
+    targets = list(group["targets"]) if isinstance(group.get("targets"), str | Mapping) else group.get("targets")
     return {**group, **parts, "targets": targets, "input_activations": parts.get("input_activations") or None}
 
 
@@ -156,5 +163,5 @@ def _settled_part(part: Any) -> Any:
     return {**part, **words}
 
 
-def _refused(key: str, message: str) -> Stop:
-    return stop("create", message, "vllm.ct-arguments", key=key)
+def _refused(key: str, message: str, rule: str = "vllm.ct-arguments") -> Stop:
+    return stop("create", message, rule, key=key)

@@ -1,6 +1,7 @@
 """Damaged drafters: rope parameters, field types, quantization arguments and names that engines read their own way.
 
-What vLLM's own loader does with each is in ``golden/vllm-0.33.0-config.json``; our model must say the same.
+What vLLM's own loader does with each is in ``golden/vllm-0.33.0-config.json``, SGLang's with the flat ones in
+``sglang-0.5.23-config.json``; our models must say the same.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
 KINDS = ("dflash", "eagle3", "speculators-dspark", "speculators-eagle3")
 
 
-def _rope(value: Any) -> Damage:
+def rope(value: Any) -> Damage:
     if isinstance(value, dict) and value and "full_attention" not in value:
         value = {"rope_theta": THETA, **value}
     return inner(rope_parameters=value)
@@ -174,7 +175,7 @@ def config_cases() -> Iterator[tuple[str, Case]]:
     for kind in KINDS:
         for name, value in ROPES.items():
             if kind in ("dflash", "speculators-eagle3") or name in ("unknown", "linear bare", "longrope", "null"):
-                yield f"{kind}, rope {name}", Case(kind, _rope(value))
+                yield f"{kind}, rope {name}", Case(kind, rope(value))
         for name, keys in VALUES.items():
             yield f"{kind}, {name}", Case(kind, inner(**keys))
     for name, (kind, damage) in OWN.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ MORE: Mapping[str, Any] = {
 
 KINDS = ("dflash", "dflash2", "dspark", "eagle3", "speculators-dflash", "speculators-dspark", "speculators-eagle3",
          "speculators-peagle")  # fmt: skip
+FLAT = tuple(kind for kind in KINDS if not kind.startswith("speculators"))
+"""Kinds that SGLang reads."""
 PACKS = {"mixed": _mixed(MLP), "uniform": _uniform(MLP, REST), "ct": _ct(MLP, MLP_ONLY, [])}
 Place = tuple[str | int, ...]
 
@@ -109,12 +111,14 @@ def kind_cases() -> Iterator[KindCase]:
                     yield KindCase(kind, place, strange)
 
 
-def write_kinds(out: Path, every: int) -> dict[str, KindCase]:
-    """Every ``every``-th case below ``out/kinds``, and every whole drafter as ``KIND``; the cases by folder."""
-    picked = {f"{number:04d}": case for number, case in enumerate(kind_cases()) if number % every == 0}
+def write_kinds(out: Path, every: int, kinds: Collection[str] = (*KINDS, *PACKS)) -> dict[str, KindCase]:
+    """Every ``every``-th case of some kinds below ``out/kinds``, and every whole drafter as ``KIND``; the cases by
+    folder."""
+    cases = [case for case in kind_cases() if case.kind in kinds]
+    picked = {f"{number:04d}": case for number, case in enumerate(cases) if number % every == 0}
     for name, case in picked.items():
         write(case.build(), out / "kinds" / name)
-    for kind in (*KINDS, *PACKS):
+    for kind in kinds:
         write(build_whole(kind), out / "kinds" / kind)
     return picked
 

@@ -13,10 +13,10 @@ from convertkit.engines.registry import drafter_in
 from convertkit.engines.rules import parse_engine
 from convertkit.engines.vllm_params import Target
 from tests.engines.drafters import H, N, V
-from tests.engines.kind_cases import KINDS, PACKS, KindCase, build_whole, kind_cases
+from tests.engines.kind_cases import FLAT, KINDS, PACKS, KindCase, build_whole, kind_cases
 from tests.engines.loads import by_outcome, read_golden, source_of
 
-VERSIONS = {"vllm": "0.33.0"}
+VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
 CASES = list(kind_cases())
 GOLDEN = {engine: read_golden(f"{engine}-{version}-kinds")["cases"] for engine, version in VERSIONS.items()}
 
@@ -57,8 +57,9 @@ def test_agrees_with_the_loader(engine: str, kind: str) -> None:
 def test_every_case_was_run() -> None:
     assert len(CASES) == len({case.name for case in CASES}) > 2900
     for engine, golden in GOLDEN.items():
-        kinds = {case.kind for case in CASES if engine != "sglang" or not case.kind.startswith("speculators")}
-        assert set(golden) == kinds
+        assert set(golden) == {*(FLAT if engine == "sglang" else KINDS), *PACKS}
+        ran = sum(len(values) for kind in golden.values() for values in kind.values())
+        assert ran == sum(case.kind in golden for case in CASES)
 
 
 @pytest.mark.parametrize("engine", VERSIONS)
@@ -69,7 +70,8 @@ def test_what_loads_all_the_same_is_wrong_and_said(engine: str) -> None:
     assert load.wrongs[0].key == "num_key_value_heads"
 
 
+@pytest.mark.parametrize("engine", VERSIONS)
 @pytest.mark.parametrize("size", [1 << 41, 10**30])
-def test_a_size_of_no_model_is_unknown(size: int) -> None:
-    load = load_of("vllm", KindCase("dflash", ("hidden_size",), size).build())
+def test_a_size_of_no_model_is_unknown(engine: str, size: int) -> None:
+    load = load_of(engine, KindCase("dflash", ("hidden_size",), size).build())
     assert (load.status, "'hidden_size'" in load.unknown) == ("unknown", True)

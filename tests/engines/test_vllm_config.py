@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from convertkit.engines.registry import drafter_in
-from convertkit.engines.rules import parse_engine
 from convertkit.engines.vllm_load import load_drafter
 from convertkit.engines.vllm_params import Target
 from tests.engines.cases import Case, build, dflash, slug
@@ -18,10 +16,9 @@ GOLDEN = read_golden("vllm-0.33.0-config")
 CASES = dict(config_cases())
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_mask_token_below_zero_is_loaded_and_wrong(engine: str) -> None:
+def test_a_mask_token_below_zero_is_loaded_and_wrong() -> None:
     made = build(Case("dflash", dflash(mask_token_id=-1)))
-    load = drafter_in(parse_engine(engine), source_of(made), Target(N, V, H), 1, "BF16")
+    load = load_drafter(source_of(made), Target(N, V, H))
     assert (load.status, {item.code for item in load.wrongs}) == ("wrong", {"E_MASK_TOKEN"})
 
 

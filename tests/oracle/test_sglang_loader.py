@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.engines.folder_cases import write_folders
+from tests.engines.kind_cases import FLAT, PACKS, told, write_kinds
 from tests.engines.sglang_cases import write_drafters
+from tests.engines.sglang_more_cases import outcome, write_more
 from tests.engines.sglang_target_cases import write_targets
 
 pytestmark = pytest.mark.oracle
@@ -50,6 +52,15 @@ def write_sets(out: Path) -> Mapping[str, tuple[Path, ...]]:
     }
 
 
+def runs_of(words: tuple[Path, ...], tmp_path: Path) -> dict[str, Any]:
+    """What SGLang's own loader does with the folders, by case."""
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "tests.oracle.sglang_loader", *map(str, words), str(out)]
+    subprocess.run(command, check=True, timeout=1800, cwd=ROOT)
+    found: dict[str, Any] = json.loads(out.read_text())["cases"]
+    return found
+
+
 SETS = ("", "-targets", "-folders", "-model-folders")
 
 
@@ -58,10 +69,33 @@ def test_golden_files_are_what_the_loader_does(name: str, tmp_path: Path) -> Non
     if installed("sglang") != "0.5.23":
         pytest.skip("the tables describe SGLang 0.5.23")
     words, file = write_sets(tmp_path)[name], f"sglang-0.5.23{name}.json"
-    out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "tests.oracle.sglang_loader", *map(str, words), str(out)]
-    subprocess.run(command, check=True, timeout=1800, cwd=ROOT)
-    golden, found = (json.loads(path.read_text())["cases"] for path in (GOLDEN / file, out))
+    golden, found = json.loads((GOLDEN / file).read_text())["cases"], runs_of(words, tmp_path)
     assert {case: without_messages(run) for case, run in found.items()} == {
         case: without_messages(run) for case, run in golden.items()
     }
+
+
+@pytest.mark.parametrize("name", ["config", "more"])
+def test_values_that_no_model_has_are_what_the_loader_does(name: str, tmp_path: Path) -> None:
+    if installed("sglang") != "0.5.23":
+        pytest.skip("the tables describe SGLang 0.5.23")
+    write_drafters(tmp_path / "drafters")
+    write_more(tmp_path, every=9)
+    golden = json.loads((GOLDEN / f"sglang-0.5.23-{name}.json").read_text())
+    found = runs_of((tmp_path / name, tmp_path / "drafters" / "target"), tmp_path)
+    assert {case: outcome(run) for case, run in found.items()} == {
+        case: golden["outcomes"][golden["cases"][case]] for case in found
+    }
+    assert len(found) > 100
+
+
+def test_values_of_the_wrong_kind_are_what_the_loader_does(tmp_path: Path) -> None:
+    if installed("sglang") != "0.5.23":
+        pytest.skip("the tables describe SGLang 0.5.23")
+    write_drafters(tmp_path / "drafters")
+    picked = write_kinds(tmp_path, 15, (*FLAT, *PACKS))
+    golden = json.loads((GOLDEN / "sglang-0.5.23-kinds.json").read_text())["cases"]
+    runs = runs_of((tmp_path / "kinds", tmp_path / "drafters" / "target"), tmp_path)
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
+    assert len(found) > 80

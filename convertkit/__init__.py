@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from convertkit.verbs.convert import convert as convert
     from convertkit.verbs.dequant import dequant as dequant
     from convertkit.verbs.diff import diff as diff
+    from convertkit.verbs.doctor import doctor as doctor
+    from convertkit.verbs.drafters import to_dflash as to_dflash
+    from convertkit.verbs.drafters import to_dspark as to_dspark
+    from convertkit.verbs.drafters import to_speculators as to_speculators
     from convertkit.verbs.fix_keys import fix_keys as fix_keys
     from convertkit.verbs.from_gguf import from_gguf as from_gguf
     from convertkit.verbs.from_torch import from_torch as from_torch
@@ -42,6 +46,7 @@ _HOMES = {
     "convert": "convertkit.verbs.convert",
     "dequant": "convertkit.verbs.dequant",
     "diff": "convertkit.verbs.diff",
+    "doctor": "convertkit.verbs.doctor",
     "fix_keys": "convertkit.verbs.fix_keys",
     "from_gguf": "convertkit.verbs.from_gguf",
     "from_torch": "convertkit.verbs.from_torch",
@@ -56,7 +61,10 @@ _HOMES = {
     "repair": "convertkit.verbs.repair",
     "report": "convertkit.verbs.report",
     "sign": "convertkit.verbs.sign",
+    "to_dflash": "convertkit.verbs.drafters",
+    "to_dspark": "convertkit.verbs.drafters",
     "to_gguf": "convertkit.verbs.to_gguf",
+    "to_speculators": "convertkit.verbs.drafters",
     "verify": "convertkit.verbs.verify",
     "write_calibration": "convertkit.verbs.calibration",
 }

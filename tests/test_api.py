@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import convertkit
+from convertkit.cli.main import COMMANDS
 
 
 def test_verbs_are_functions_after_every_module_was_imported() -> None:
@@ -19,6 +20,16 @@ def test_verbs_are_functions_after_every_module_was_imported() -> None:
         "assert not bad, bad\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ELSEWHERE = {"release", "demo", "formats", "schema", "completion"}
+"""``release``, ``demo`` and ``formats`` are modules of these names, with functions in ``convertkit.verbs``; the others
+only print."""
+
+
+def test_every_command_is_a_function_of_its_name() -> None:
+    names = {name.replace("-", "_") for name in COMMANDS} - ELSEWHERE - {"calibration"}
+    assert names <= set(convertkit.__all__)
 
 
 def test_importing_the_package_imports_no_heavy_library() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -300,6 +301,26 @@ def test_the_origin_of_a_cached_folder(tmp_path: Path) -> None:
     assert origin_of(snapshot / "bf16") == {"repo": "hf:org/name", "revision": COMMIT}
     assert origin_of(snapshot) == {"repo": "hf:org/name", "revision": COMMIT}
     assert origin_of(tmp_path / "models--org--name" / "snapshots" / "main") == {}
+
+
+def test_weights_that_pytorch_pickled_come_from_the_hub_too(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    generate("dflash2", tmp_path / "dense")
+    (tmp_path / "repo").mkdir()
+    torch.save(load_file(tmp_path / "dense" / "model.safetensors"), tmp_path / "repo" / "pytorch_model.bin")
+    shutil.copy(tmp_path / "dense" / "config.json", tmp_path / "repo")
+    with serve(tmp_path / "repo") as hub:
+        done = convertkit(hub, tmp_path / "home", "from-torch", "hf://org/drafter", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert digest(tmp_path / "out" / "model.safetensors") == digest(tmp_path / "dense" / "model.safetensors")
+    source = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())["source"]["files"]
+    assert {item["path"]: item.get("revision") for item in source}["pytorch_model.bin"] == COMMIT
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture

@@ -88,6 +88,9 @@ STORED_TYPES: dict[str, DType] = {**DTYPES, **BLOCK_TYPES}
 FLOATS = ("BF16", "F16", "F32")
 """Dense float types that a weight may be quantized from or expanded to."""
 
+TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""What configs call them."""
+
 
 def elements(shape: tuple[int, ...]) -> int:
     """Number of elements; a scalar ``()`` has one."""

@@ -26,6 +26,9 @@ MAX_MESSAGE = 2_000
 MAX_FAULTS = 50
 """Faults of one kind of thing in one file that are listed; a file that is something else altogether has millions."""
 
+MAX_LISTED = 20
+"""Names that the data of one finding holds; beside them it holds how many there are."""
+
 _UNSAFE_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 

@@ -28,12 +28,9 @@ from convertkit.conversion.identify import Identity, identify
 from convertkit.dialects.coverage import Coverage, runtime_names
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.values import global_scale_findings
-from convertkit.errors import Finding
+from convertkit.errors import MAX_LISTED, Finding
 from convertkit.layouts.fused import Group
 from convertkit.layouts.rules import families
-
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
 
 
 def audit_written(

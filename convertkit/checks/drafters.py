@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.mask_embedding import mask_embedding_findings
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.identify import Identity
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.agreement import Statement, reader_finding, reader_findings
@@ -16,8 +17,6 @@ from convertkit.layouts.rules import without_model
 
 if TYPE_CHECKING:
     from convertkit.containers.reader import Reader
-
-CONFIG_FILE = "config.json"
 
 
 def drafter_findings(checkpoint: Checkpoint, identity: Identity, reader: Reader | None = None) -> Iterator[Finding]:
@@ -44,12 +43,12 @@ def drafter_findings(checkpoint: Checkpoint, identity: Identity, reader: Reader 
 def _counts(spec: DrafterSpec) -> Iterator[Finding]:
     if spec.mask_token is not None and spec.vocabulary is not None and spec.mask_token >= spec.vocabulary:
         message = f"the mask token {spec.mask_token} is beyond the vocabulary of {spec.vocabulary}"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="mask_token_id")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="mask_token_id")
     depth = spec.target_layers
     outside = [tap for tap in spec.taps or () if depth is not None and not -1 <= tap < depth]
     if outside:
         message = f"tapped layers {outside} are outside of the target's {depth}"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="target_layer_ids")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="target_layer_ids")
     block = spec.block_size
     if spec.draft_tokens is None or block is None:
         return
@@ -72,7 +71,7 @@ def _lacking(spec: DrafterSpec) -> Iterator[Finding]:
     if whole is not None and draft is not None and draft < whole and spec.vocabulary_map is None:
         message = f"no d2t is stored: the {draft:,} draft tokens are taken for the first {draft:,} of the {whole:,}"
         fix = "fetch the map that the drafter was trained with"
-        yield finding("E_VOCABULARY", "error", message, file=CONFIG_FILE, key="draft_vocab_size", fix=fix)
+        yield finding("E_VOCABULARY", "error", message, file=CONFIG, key="draft_vocab_size", fix=fix)
 
 
 def _map_findings(checkpoint: Checkpoint, spec: DrafterSpec, reader: Reader) -> Iterator[Finding]:

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from convertkit.checkpoint import Checkpoint, TensorSpec
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import FLOATS
-from convertkit.errors import Finding, finding
+from convertkit.errors import MAX_LISTED, Finding, finding
 from convertkit.layouts.expected import Expected, expected_tensors, fits
 from convertkit.layouts.layout import Layout, config_value
 from convertkit.layouts.rules import families, without_model
-
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
 
 KINDS_OF_DTYPE: Mapping[str, tuple[str, ...]] = {"float": tuple(FLOATS), "ids": ("I64", "I32")}
 """What a rule's word for a dtype stands for; any other word is a dtype."""

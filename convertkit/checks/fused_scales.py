@@ -15,11 +15,9 @@ from convertkit.conversion.selection import untied_findings
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import SPELLINGS
 from convertkit.dialects.writing import partial_groups
-from convertkit.errors import Finding, finding
+from convertkit.errors import MAX_LISTED, Finding, finding
 from convertkit.layouts.fused import Group, fused_groups, idle_members
 from convertkit.layouts.rules import families, module_of
-
-MAX_LISTED = 20
 
 
 def global_bits(reader: Reader, packed: Mapping[str, PackedModule]) -> dict[str, int]:

@@ -10,13 +10,11 @@ from convertkit.conversion.desk import Desk
 from convertkit.conversion.gridsearch import GridFact, grid_data, search_grid
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.tiles import Buffers
-from convertkit.errors import Finding, finding
+from convertkit.errors import MAX_LISTED, Finding, finding
 from convertkit.layouts.fused import Group, fused_groups
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.rules import families
 from convertkit.progress import SILENT
-
-MAX_LISTED = 20
 
 
 def grid_findings(

@@ -11,11 +11,8 @@ from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.checks.tiles import row_tiles
 from convertkit.containers.reader import Reader
 from convertkit.dialects.planes import Planes
-from convertkit.errors import Finding, finding
+from convertkit.errors import MAX_LISTED, Finding, finding
 from convertkit.layouts.rules import families
-
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
 
 MAGNITUDE = {"BF16": ("<u2", 0x7FFF), "F16": ("<u2", 0x7FFF), "F32": ("<u4", 0x7FFF_FFFF)}
 """Storage type of a float and the mask of its magnitude."""

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from convertkit.dialects.planes import PackedModule
-from convertkit.errors import Finding, finding
+from convertkit.errors import MAX_LISTED, Finding, finding
 from convertkit.layouts.rules import families
 
 LARGEST_CODE_AND_SCALE = 6 * 448
 """Largest product of an E2M1 code and an E4M3 block scale: packers put the largest magnitude of a weight there, so a
 multiplier above 1 (a divisor below 1) would mean weights beyond this number."""
-
-MAX_LISTED = 20
 
 
 def inverted_scales(packed: Mapping[str, PackedModule], bits: Mapping[str, int]) -> Iterator[Finding]:

@@ -13,10 +13,11 @@ from convertkit.containers.files import read_small
 from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.target import TEXT_SECTIONS
+from convertkit.dtypes import TORCH_NAMES
 from convertkit.engines.vllm_params import Target
 from convertkit.errors import ConvertError, refusal
 
-DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
 
 
 @dataclass(frozen=True)

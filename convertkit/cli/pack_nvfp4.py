@@ -20,9 +20,9 @@ from convertkit.cli.gate import ENGINES
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.thresholds import threshold_options
 from convertkit.cli.writing import outcome, writing_options
+from convertkit.conversion.scales import SCALES
 
 DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
-SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-six")
 
 
 @click.command("pack-nvfp4", epilog="Example: convertkit pack-nvfp4 drafter-bf16 drafter-nvfp4")
@@ -33,7 +33,7 @@ SCALES = ("auto", "lossless", "amax", "amax-llmcompressor", "mse", "four-over-si
 )
 @click.option(
     "--scales",
-    type=click.Choice(SCALES),
+    type=click.Choice(tuple(SCALES)),
     default="auto",
     show_default=True,
     help="auto: lossless where a group lies on an NVFP4 grid, amax elsewhere. lossless: refuse the others. amax is "

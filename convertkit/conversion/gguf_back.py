@@ -17,7 +17,7 @@ from convertkit.conversion.plan import DEFAULT_SHARD_BYTES, Draft, Drop, Plan, U
 from convertkit.dialects.scheme import strip_quantization, with_quantization
 from convertkit.dialects.spelling import spelling_of
 from convertkit.dialects.writing import write_quantization
-from convertkit.dtypes import FLOATS
+from convertkit.dtypes import FLOATS, TORCH_NAMES
 from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.grids.ggml.types import DECODED_TYPES
 from convertkit.layouts.drafters import DRAFTERS
@@ -34,8 +34,6 @@ from convertkit.layouts.gguf_names import (
 )
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.models import CAUSAL_LM
-
-TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from convertkit.dialects.spelling import GROUP
 from convertkit.errors import Finding, finding
 from convertkit.grids.nvfp4.verdict import Found, Verdict
 
-MAX_LISTED = 20
+MAX_BLOCKS = 20
 """Off-grid blocks of one tensor that are named."""
 DIVISOR_ZERO_BYTE, MULTIPLIER_ZERO_BYTE = 0x20, 0x38
 """Block scale of a block of zeros, as llm-compressor and ModelOpt write it."""
@@ -115,7 +115,7 @@ def _where(desk: Desk, ref: TensorRef, verdict: Verdict) -> Where:
     for first, tile in _tiles(desk, ref):
         masks = [scales_of_tile(tile, grid) != 0 for grid in grids]
         on += int(np.count_nonzero(masks[0]))
-        off += [(first + int(row), int(block)) for row, block in np.argwhere(~masks[0])[: MAX_LISTED - len(off)]]
+        off += [(first + int(row), int(block)) for row, block in np.argwhere(~masks[0])[: MAX_BLOCKS - len(off)]]
         for number, mask in enumerate(masks):
             alone = mask & ~np.any([other for other in masks if other is not mask], axis=0)
             rows = np.flatnonzero(alone.any(axis=1))

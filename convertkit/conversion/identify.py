@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.containers.folder import CONFIG
 from convertkit.containers.gguf import ARCHITECTURE
 from convertkit.containers.gguf_values import Scalar
 from convertkit.conversion.oddities import oddities
@@ -14,7 +15,7 @@ from convertkit.dialects.coverage import CURE, Coverage, activation_findings, co
 from convertkit.dialects.linears import dense_linears
 from convertkit.dialects.planes import PackedModule, Planes, find_packed
 from convertkit.dialects.reading import read_scheme
-from convertkit.dialects.scheme import CONFIG_FILE, Scheme, mismatch_finding
+from convertkit.dialects.scheme import Scheme, mismatch_finding
 from convertkit.errors import Finding, Severity, finding
 from convertkit.layouts.drafters import DRAFTERS
 from convertkit.layouts.gguf_layouts import gguf_layout
@@ -196,7 +197,7 @@ def _dialect_findings(
         findings.append(finding("E_PACK_AMBIGUOUS", "error", message))
     if found and scheme is None and not checkpoint.is_file:
         findings.append(
-            mismatch_finding(mismatch, "there are packed linears, but no quantization config", CONFIG_FILE, fix=CURE)
+            mismatch_finding(mismatch, "there are packed linears, but no quantization config", CONFIG, fix=CURE)
         )
     elif found and scheme is not None and found[0] != scheme.dialect.removesuffix("-mixed"):
         message = f"the config speaks of {scheme.dialect}, the tensors are spelled as {found[0]} does"

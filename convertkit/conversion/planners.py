@@ -18,12 +18,11 @@ from convertkit.dialects.planes import Planes
 from convertkit.dialects.scheme import SECTIONS, strip_quantization, with_quantization
 from convertkit.dialects.spelling import Spelling, spelling_of
 from convertkit.dialects.writing import default_dialect, write_quantization
-from convertkit.dtypes import FLOATS
+from convertkit.dtypes import FLOATS, TORCH_NAMES
 from convertkit.errors import Finding, raise_all, refusal
 from convertkit.layouts.fused import user_groups
 from convertkit.layouts.rules import module_of
 
-TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 DTYPE_KEYS = ("torch_dtype", "dtype")
 
 

@@ -15,6 +15,7 @@ from convertkit.containers.safetensors import EncodedHeader, encode_ordered, nam
 from convertkit.containers.strict_json import dump_config, parse_json
 from convertkit.conversion.metadata import METADATA
 from convertkit.conversion.plan import Draft, Plan, PlannedFile, settle
+from convertkit.conversion.syscalls import BLOCK_BYTES
 from convertkit.conversion.units import Relabel
 from convertkit.dialects.planes import find_packed
 from convertkit.dialects.renaming import RenamedConfig, rename_config
@@ -22,10 +23,6 @@ from convertkit.errors import MAX_FAULTS, ConvertError, Finding, finding, raise_
 from convertkit.layouts.likeness import Form
 from convertkit.layouts.renames import RenameRule, Renaming, apply_rules, idle_rules
 from convertkit.layouts.rules import families, module_of
-
-BLOCK_BYTES = 4096
-"""Block of the filesystems that share or shift blocks. A payload keeps its place within a block, so that it can be
-shared with the source instead of copied (ext4, xfs and btrfs: ``FICLONERANGE`` and ``FALLOC_FL_INSERT_RANGE``)."""
 
 RUN_BYTES = 256 << 20
 """Neighbouring tensors are one piece of work until they have so many bytes."""
@@ -180,7 +177,8 @@ def _metadata_of(file: WeightFile) -> dict[str, str]:
 
 
 def _aligned(file: WeightFile, refs: Sequence[TensorRef], renaming: Renaming, slack_bytes: int) -> EncodedHeader:
-    """The new header, padded so that the payload begins at the same place in a block as in the source."""
+    """The new header, padded so that the payload begins at the same place in a block as in the source and can be shared
+    with it."""
 
     def length(needed: int) -> int:
         start = 8 + needed + slack_bytes

@@ -6,19 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from convertkit.checkpoint import TensorRef
-from convertkit.conversion.planners import DTYPE_KEYS, TORCH_NAMES
+from convertkit.containers.folder import CONFIG, QUANT_CONFIG
+from convertkit.conversion.planners import DTYPE_KEYS
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
 from convertkit.dialects.planes import Planes, find_packed
 from convertkit.dialects.scheme import (
-    CONFIG_FILE,
-    QUANT_FILE,
     SECTIONS,
     blocks_of,
     strip_quantization,
     with_quantization,
 )
 from convertkit.dialects.writing import default_dialect, write_quantization
-from convertkit.dtypes import FLOATS
+from convertkit.dtypes import FLOATS, TORCH_NAMES
 from convertkit.errors import ConvertError, refusal
 from convertkit.layouts.layout import config_value
 from convertkit.layouts.models import PREDICTION_KEYS
@@ -98,7 +97,7 @@ def requantize(work: Work, option: str) -> None:
     config, quant = with_quantization(work.config, block), document or {}
     if config != work.config or quant != work.quant_config:
         work.effect(option)
-        place = QUANT_FILE if config == work.config else CONFIG_FILE
+        place = QUANT_CONFIG if config == work.config else CONFIG
         work.note("W_CONFIG_SET", "the quantization config is written anew from the tensors", file=place)
         work.config, work.quant_config = config, quant
 

@@ -173,7 +173,8 @@ KERNEL: Syscalls = Kernel()
 
 
 BLOCK_BYTES = 4096
-"""Filesystems share whole blocks only (``FICLONERANGE``), of at least this size."""
+"""Filesystems (ext4, xfs, btrfs) share and shift whole blocks only, of at least this size: ``FICLONERANGE``,
+``FALLOC_FL_INSERT_RANGE``."""
 
 
 def copy_step(source_offset: int, left: int, most: int) -> int:

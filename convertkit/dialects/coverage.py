@@ -14,15 +14,13 @@ from convertkit.dialects.linears import fused_alias, roles_of
 from convertkit.dialects.patterns import Matcher, Syntax
 from convertkit.dialects.scheme import Scheme, mismatch_finding
 from convertkit.dialects.substrings import names_around
-from convertkit.errors import Finding, Severity, finding
+from convertkit.errors import MAX_LISTED, Finding, Severity, finding
 from convertkit.layouts.layout import Layout
 from convertkit.layouts.rules import compile_template, families, without_model
 
 MINOR_ROLES = frozenset({"router", "vision", "other", "markov", "confidence", "selector", "refiner"})
 """Roles that engines build unquantized whatever the config says, so an entry they lack is a warning only."""
 
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
 
 BY_HAND = "correct the config; convertkit does not write it where it cannot read all that is quantized"
 LOST_SCALES = "fetch the scales; if there are none, say so: convert --to nvfp4-modelopt-mixed states it per layer"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from convertkit.containers.folder import CONFIG, QUANT_CONFIG
 from convertkit.dialects.compressed_tensors import read_compressed_tensors
 from convertkit.dialects.modelopt import read_modelopt
-from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, Faults, Scheme, blocks_of, mismatch_finding
+from convertkit.dialects.scheme import Faults, Scheme, blocks_of, mismatch_finding
 from convertkit.errors import Finding, Severity
 
 OTHERS = frozenset(
@@ -40,9 +41,9 @@ def read_scheme(
     Engines believe ``config.json`` first (vLLM 0.33 ``weight_utils.py:263``). Faults are errors E_QCONFIG and
     E_UNSUPPORTED_QUANT; two statements that disagree are a finding of severity ``mismatch``.
     """
-    stated = [(CONFIG_FILE, path, block) for path, block in blocks_of(config)]
+    stated = [(CONFIG, path, block) for path, block in blocks_of(config)]
     if quant_config:
-        stated.append((QUANT_FILE, "quantization", quant_config))
+        stated.append((QUANT_CONFIG, "quantization", quant_config))
     schemes: list[Scheme] = []
     findings: list[Finding] = []
     for file, path, block in stated:

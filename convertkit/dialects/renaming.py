@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from convertkit.containers.folder import CONFIG, QUANT_CONFIG
 from convertkit.dialects.patterns import PatternFault, Syntax, pattern_fault
 from convertkit.dialects.rewording import literal_swaps, means_any, meant, replaced, spelled_out
-from convertkit.dialects.scheme import CONFIG_FILE, QUANT_FILE, blocks_of
+from convertkit.dialects.scheme import blocks_of
 from convertkit.errors import Finding, finding, refusal
 from convertkit.layouts.renames import Renaming, first_match, module_rules
 from convertkit.layouts.rules import compile_template, without_model
@@ -49,9 +50,9 @@ def rename_config(
     scribe = _Scribe(renaming, tuple(dict.fromkeys(modules)))
     new_config = _deep(config)
     for _, block in blocks_of(new_config):
-        scribe.block(block, CONFIG_FILE)
+        scribe.block(block, CONFIG)
     new_quant = _deep(quant_config)
-    scribe.block(new_quant, QUANT_FILE)
+    scribe.block(new_quant, QUANT_CONFIG)
     return RenamedConfig(new_config, new_quant, scribe.changed, tuple(scribe.hits), tuple(scribe.findings))
 
 

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from convertkit.containers.folder import CONFIG
 from convertkit.dialects.patterns import Matcher, PatternFault, Syntax, pattern_fault
 from convertkit.errors import Finding, Severity, finding
-
-CONFIG_FILE = "config.json"
-QUANT_FILE = "hf_quant_config.json"
 
 BLOCK_KEYS = ("quantization_config", "compression_config")
 """Keys of a quantization block (the second is that of llm-compressor before 0.2)."""
@@ -37,7 +35,7 @@ class Scheme:
     kv_cache: str | None = None
     foreign: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    place: str = CONFIG_FILE
+    place: str = CONFIG
 
     @property
     def activations(self) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from convertkit.containers.folder import CONFIG
 from convertkit.errors import Finding, finding, shown
-
-CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def _derived(values: Mapping[str, Any], value: Any) -> Any:
 
 def _wrong_kind(row: Field, place: str, value: Any) -> Finding:
     what = KINDS.get(row.kind, row.kind)
-    return finding("E_CONFIG", "error", f"'{place}' is {shown(repr(value))}, not {what}", file=CONFIG_FILE, key=place)
+    return finding("E_CONFIG", "error", f"'{place}' is {shown(repr(value))}, not {what}", file=CONFIG, key=place)
 
 
 def _conflict(row: Field, found: Iterable[tuple[str, Any]]) -> Finding:
@@ -135,7 +134,7 @@ def _conflict(row: Field, found: Iterable[tuple[str, Any]]) -> Finding:
         "E_CONFIG",
         "error",
         f"{said}: readers disagree about which one counts",
-        file=CONFIG_FILE,
+        file=CONFIG,
         key=row.there[0],
         fix="make them equal, or remove the wrong one",
     )

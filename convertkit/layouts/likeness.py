@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from convertkit.errors import Finding, finding, shown
+from convertkit.errors import MAX_LISTED, Finding, finding, shown
 from convertkit.layouts.renames import RenameRule, first_match
 from convertkit.layouts.rules import PLACEHOLDERS, Family, compile_template, families
 
 Form = tuple[str | None, tuple[int, ...]]
 """Dtype (None: any) and shape of a tensor."""
 
-MAX_LISTED = 20
 
 MAX_COMPARED = 1 << 17
 """Pairs of kinds of names that are compared; real checkpoints have some hundred kinds, most with a name in common."""

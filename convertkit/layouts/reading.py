@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from convertkit.containers.folder import CONFIG
 from convertkit.drafter import DrafterSpec
 from convertkit.errors import Finding, finding
 from convertkit.layouts.configs import PROJECTOR, Reading, reading_of
-from convertkit.layouts.fields import CONFIG_FILE, look, read_values
+from convertkit.layouts.fields import look, read_values
 from convertkit.layouts.layout import Layout, config_value
 from convertkit.layouts.meaning import FULL, MAX_LAYERS, SLIDING, per_layer_type, resolve
 from convertkit.layouts.rules import without_model
@@ -74,12 +75,12 @@ def _rope_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
         stated = inner.get(key)
         place = f"rope_parameters.{key}"
         if stated is not None and type(stated) not in (int, float):
-            yield finding("E_CONFIG", "error", f"'{place}' is not a number", file=CONFIG_FILE, key=place)
+            yield finding("E_CONFIG", "error", f"'{place}' is not a number", file=CONFIG, key=place)
         elif stated is not None and other is not None and stated != other:
             message = f"'{key}' is {other}, and {stated} in 'rope_parameters': readers disagree about which counts"
-            yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key=key, fix="make the two equal")
+            yield finding("E_CONFIG", "error", message, file=CONFIG, key=key, fix="make the two equal")
         elif any(number is not None and number <= 0 for number in (stated, other)):
-            yield finding("E_CONFIG", "error", f"'{key}' is not above 0", file=CONFIG_FILE, key=key)
+            yield finding("E_CONFIG", "error", f"'{key}' is not above 0", file=CONFIG, key=key)
     if not per_layer_type(inner):
         yield from _rope_kinds(values)
 
@@ -89,10 +90,10 @@ def _rope_kinds(values: Mapping[str, Any]) -> Iterator[Finding]:
     spellings = [values.get(section) or {} for section in ("rope_parameters", "rope_scaling")]
     stated = [inner[key] for inner in spellings for key in ("rope_type", "type") if inner.get(key) is not None]
     if any(not isinstance(kind, str) for kind in stated):
-        yield finding("E_CONFIG", "error", "'rope_type' is not a word", file=CONFIG_FILE, key="rope_type")
+        yield finding("E_CONFIG", "error", "'rope_type' is not a word", file=CONFIG, key="rope_type")
     elif len(set(stated)) > 1:
         message = f"the rope is {' and '.join(dict.fromkeys(stated))}: readers disagree about which counts"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="rope_type", fix="leave one")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="rope_type", fix="leave one")
 
 
 def _count_faults(spec: DrafterSpec) -> Iterator[Finding]:
@@ -100,10 +101,10 @@ def _count_faults(spec: DrafterSpec) -> Iterator[Finding]:
     before = [tap for tap in spec.taps or () if tap < -1]
     if before:
         message = f"tapped layers {before} lie before the embedding, which is -1"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="target_layer_ids")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="target_layer_ids")
     if spec.draft_tokens is not None and spec.draft_tokens < 1:
         message = f"a block of {spec.block_size} holds the anchor and no token to draft"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="block_size")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="block_size")
 
 
 NEEDED = ("layers", "hidden", "intermediate", "heads", "vocabulary")
@@ -115,21 +116,21 @@ def unstated(spec: DrafterSpec, names: Iterable[str] = NEEDED) -> Iterator[Findi
     for name in names:
         if getattr(spec, name) is None:
             message = f"the config does not state '{name}', and it cannot be guessed"
-            yield finding("E_CONFIG", "error", message, file=CONFIG_FILE)
+            yield finding("E_CONFIG", "error", message, file=CONFIG)
 
 
 def _depth_faults(values: Mapping[str, Any]) -> Iterator[Finding]:
     if (values.get("layers") or 0) > MAX_LAYERS:
         message = f"the config states {values['layers']} layers"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="num_hidden_layers")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="num_hidden_layers")
     types = values.get("layer_types")
     unknown = sorted(set(types or ()) - {SLIDING, FULL})
     if unknown:
         message = f"'layer_types' names {', '.join(unknown)}; layers of drafters are {SLIDING} or {FULL}"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="layer_types")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="layer_types")
     if types is not None and values.get("layers") is not None and len(types) != values["layers"]:
         message = f"'layer_types' has {len(types)} entries for {values['layers']} layers"
-        yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key="layer_types")
+        yield finding("E_CONFIG", "error", message, file=CONFIG, key="layer_types")
 
 
 def _causal_conflicts(values: Mapping[str, Any], spec: DrafterSpec) -> Iterator[Finding]:
@@ -140,4 +141,4 @@ def _causal_conflicts(values: Mapping[str, Any], spec: DrafterSpec) -> Iterator[
             if spec.algorithm in ("eagle3", "peagle", "mtp"):
                 continue
             message = f"'{name}' is {str(stated).lower()}, but the format's own package takes layers for the opposite"
-            yield finding("E_CONFIG", "error", message, file=CONFIG_FILE, key=name, fix=f"correct or remove '{name}'")
+            yield finding("E_CONFIG", "error", message, file=CONFIG, key=name, fix=f"correct or remove '{name}'")

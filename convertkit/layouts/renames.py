@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from convertkit.errors import ConvertError, Finding, check_text, finding, refusal, shown
+from convertkit.errors import MAX_LISTED, ConvertError, Finding, check_text, finding, refusal, shown
 from convertkit.layouts.rules import PLACEHOLDERS, Pattern, compile_template, families, template_fault
 
 FAMILY_LEAVES = frozenset(
@@ -39,9 +39,6 @@ row, so that a rule which is right for the one breaks the other."""
 
 MAX_RUN = 8
 """Longest run of segments whose repetition is looked for: ``model.language_model`` twice is a run of two."""
-
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from convertkit.containers.safetensors import Header, encode_ordered, read_heade
 from convertkit.conversion.edit_journal import Edit, FileEdit, HeaderEdit
 from convertkit.conversion.exclusive import locked_above, refuse_shared
 from convertkit.conversion.inplace import Moved, carry_out_edit, header_room
-from convertkit.conversion.renaming import BLOCK_BYTES, Rename, renamed_indexes, renamed_specs, tensors_by_file
+from convertkit.conversion.renaming import Rename, renamed_indexes, renamed_specs, tensors_by_file
 from convertkit.conversion.stop import Stop, stop_on_signals
-from convertkit.conversion.syscalls import KERNEL, Syscalls
+from convertkit.conversion.syscalls import BLOCK_BYTES, KERNEL, Syscalls
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.layouts.renames import Renaming
 from convertkit.progress import Progress

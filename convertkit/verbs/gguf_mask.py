@@ -14,10 +14,8 @@ from convertkit.conversion.gguf_mask import Reembed
 from convertkit.conversion.gguf_planner import GgufRequest
 from convertkit.conversion.gguf_target import EMBEDDINGS, HEADS, Target
 from convertkit.drafter import DrafterSpec
-from convertkit.dtypes import FLOATS
+from convertkit.dtypes import FLOATS, TORCH_NAMES
 from convertkit.errors import raise_all, refusal
-
-TORCH_NAMES: Mapping[str, str] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 def with_mask_embedding(source: Checkpoint, request: GgufRequest, spec: DrafterSpec, target: Target) -> GgufRequest:

@@ -13,12 +13,11 @@ from convertkit.containers.safetensors import name_fault
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.renaming import logical_forms
 from convertkit.dialects.spelling import SPELLINGS
-from convertkit.errors import ConvertError, Finding, finding, refusal, shown
+from convertkit.errors import MAX_LISTED, ConvertError, Finding, finding, refusal, shown
 from convertkit.layouts.likeness import Form, likeness
 from convertkit.layouts.presets import preset_rules
 from convertkit.layouts.renames import NVFP4_LEAVES, RenameRule, parse_rule, parse_rules, reversed_rules
 
-MAX_LISTED = 20
 PLANES = frozenset(leaf for row in SPELLINGS.values() for leaf in (*row.leaves, row.input_scale))
 """Last names of the tensors of packed linears."""
 

@@ -38,8 +38,9 @@ STORED = "BF16"
 class Difference:
     """What differs in one weight. ``first`` is the flat index of the first differing element; ``largest`` the largest
     difference of values (None if they are no numbers). ``codes`` and ``scales`` count differing bytes of planes where
-    both sides are packed; ``stored`` is the dtype that planes were rounded to, if they were. ``nibbles_swapped``: the
-    codes are equal once the two nibbles of every byte are exchanged."""
+    both sides are packed, ``global_scale`` says whether that of two planes of one sense has other bits; ``stored`` is
+    the dtype that planes were rounded to, if they were. ``nibbles_swapped``: the codes are equal once the two nibbles
+    of every byte are exchanged."""
 
     elements: int
     differing: int
@@ -47,12 +48,13 @@ class Difference:
     largest: float | None
     codes: int | None = None
     scales: int | None = None
+    global_scale: bool | None = None
     stored: str | None = None
     nibbles_swapped: bool = False
 
     @property
     def is_none(self) -> bool:
-        return not (self.differing or self.codes or self.scales)
+        return not (self.differing or self.codes or self.scales or self.global_scale)
 
 
 def weights_and_rest(checkpoint: Checkpoint) -> dict[str, Weight]:
@@ -159,12 +161,11 @@ def _planes(
 ) -> Difference:
     """Codes and block scales byte by byte; values only if something differs."""
     codes, scales = _bits(desks, left.codes, right.codes), _bits(desks, left.block_scale, right.block_scale)
-    same = (
-        desks[0].reader.f32_bits(left.global_scale) == desks[1].reader.f32_bits(right.global_scale)
-        and left.spelling.sense == right.spelling.sense
-    )
-    if codes.is_none and scales.is_none and same:
-        return Difference(mine.elements, 0, None, 0.0, 0, 0)
+    other: bool | None = None
+    if left.spelling.sense == right.spelling.sense:
+        other = desks[0].reader.f32_bits(left.global_scale) != desks[1].reader.f32_bits(right.global_scale)
+    if codes.is_none and scales.is_none and other is False:
+        return Difference(mine.elements, 0, None, 0.0, 0, 0, False)
     values = _values(desks, mine, yours, STORED)
     swapped = bool(codes.differing) and _are_swapped(desks, left.codes, right.codes)
     return Difference(
@@ -174,6 +175,7 @@ def _planes(
         values.largest,
         codes.differing,
         scales.differing,
+        other,
         STORED,
         swapped,
     )

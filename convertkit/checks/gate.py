@@ -143,14 +143,14 @@ def compare_weight(
             right = replace(right, tables=served[yours.name])
         for part in compare_tiles(left, right, tile_rows(width), stored=stored, device=candidate.device):
             tally = tally + part
-        faults = faults[0] + _block_faults(left), faults[1] + _block_faults(right)
+        faults = faults[0] + _block_faults(left, first), faults[1] + _block_faults(right, first)
     candidate.progress.advance(_size(yours))
     bad = (*_block_findings(mine, faults[0], "in the reference "), *_block_findings(yours, faults[1]))
     return Compared(mine.name, packed, tally, None, scales[1], bad)
 
 
-def _block_faults(side: Side) -> BlockFaults:
-    return block_faults(side.scales, side.codes) if isinstance(side, Planes) else BlockFaults()
+def _block_faults(side: Side, first: int) -> BlockFaults:
+    return block_faults(side.scales, side.codes, first) if isinstance(side, Planes) else BlockFaults()
 
 
 def _block_findings(weight: Weight, faults: BlockFaults, place: str = "") -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def _scan_blocks(module: PackedModule, reader: Reader) -> BlockFaults:
     for first, rows in row_tiles(module.out_features, module.in_features):
         codes = _bytes(reader, module.codes, first * half, rows * half).reshape(rows, half)
         scales = _bytes(reader, module.block_scale, first * blocks, rows * blocks).reshape(rows, blocks)
-        faults += block_faults(scales, codes)
+        faults += block_faults(scales, codes, first)
     return faults
 
 

@@ -55,9 +55,9 @@ def _parts(document: Mapping[str, Any]) -> Iterator[str]:
         yield _shown(("dtype of", "A", "B", "such"), rows, (3,))
     if document["values"]:
         yield _shown(
-            ("values of", "differing", "of", "first at", "largest", "codes", "scales"),
+            ("values of", "differing", "of", "first at", "largest", "codes", "scales", "global"),
             [_value_row(row) for row in document["values"]],
-            (1, 2, 4, 5, 6),
+            (1, 2, 4, 5, 6, 7),
         )
     swapped = sum(row["nibbles_swapped"] for row in document["values"])
     if swapped:
@@ -72,7 +72,7 @@ def _parts(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"the same: {count_text(summary['common'], 'weight')}{what}"
     else:
         yield "different: " + ", ".join(
-            f"{count_text(count)} {name.replace('_', ' ')}"
+            f"{count_text(count)} {'weights' if name == 'values' else name.replace('_', ' ')}"
             for name, count in summary.items()
             if count and name not in ("common", "elements")
         )
@@ -82,7 +82,8 @@ def _value_row(row: Mapping[str, Any]) -> tuple[object, ...]:
     largest = "-" if row["largest"] is None else f"{row['largest']:.3g}"
     planes = tuple("" if row[key] is None else count_text(row[key]) for key in ("codes", "scales"))
     first = "" if row["first"] is None else row["first"]
-    return (row["name"], count_text(row["differing"]), count_text(row["elements"]), first, largest, *planes)
+    scale = "" if row["global_scale"] is None else count_text(int(row["global_scale"]))
+    return (row["name"], count_text(row["differing"]), count_text(row["elements"]), first, largest, *planes, scale)
 
 
 def _cell(row: Mapping[str, Any], side: str) -> str:

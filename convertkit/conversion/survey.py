@@ -168,7 +168,7 @@ def _scales(desk: Desk, task: tuple[PackedModule, str | None]) -> Glimpse:
         desk.stop.check()
         tile = desk.rows("scales", packed.block_scale, first, (last - first, blocks), "|u1")
         codes = _codes_rows(desk, packed, first, last) if (tile & 0x7F == 0).any() else None
-        found += block_faults(tile, codes)
+        found += block_faults(tile, codes, first)
         highest = max(highest, int((tile & 0x7F).max()))
         desk.progress.advance(tile.nbytes)
     faults.extend(block_scale_findings(packed, found))

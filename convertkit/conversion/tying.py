@@ -20,8 +20,8 @@ from convertkit.containers.reader import Reader
 from convertkit.conversion.surgery_units import Fold
 from convertkit.conversion.tiles import byte_chunks
 from convertkit.dialects.planes import PackedModule
+from convertkit.dialects.values import BlockFaults, block_scale_findings, global_scale_findings
 from convertkit.dialects.values import block_faults as count_block_faults
-from convertkit.dialects.values import block_scale_findings, global_scale_findings
 from convertkit.dtypes import elements
 from convertkit.errors import ConvertError, Finding, finding
 
@@ -110,8 +110,11 @@ def _refuse_bad(members: Sequence[PackedModule], bits: Mapping[str, int], reader
     faults: list[Finding] = []
     for item in members:
         faults.extend(global_scale_findings(item.global_scale, bits[item.module], item.spelling.sense))
+        row, found = 0, BlockFaults()
         for tile in _tiles(reader, item):
-            faults.extend(block_scale_findings(item, count_block_faults(tile)))
+            found += count_block_faults(tile, first_row=row)
+            row += len(tile)
+        faults.extend(block_scale_findings(item, found))
     if len({item.spelling for item in members}) > 1:
         message = "the parts of a fused matrix are spelled differently"
         faults.append(finding("E_PACK_AMBIGUOUS", "error", message, tensor=members[0].codes.spec.name))

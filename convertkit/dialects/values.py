@@ -6,7 +6,8 @@ A global scale arrives as the stored FP32 bits, block scales as E4M3 bytes. All 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,19 +62,27 @@ def sound_global_bits(reader: Reader, modules: Iterable[PackedModule], status: i
     return bits
 
 
+Place = tuple[int, int]
+"""Row and block of a block scale."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockFaults:
-    """Counts of bad block scales; add tiles with ``+``."""
+    """Counts of bad block scales; add tiles with ``+``, upper rows first. ``firsts`` are the places of the first of
+    each kind, in the order of the counts."""
 
     nonfinite: int = 0
     negative: int = 0
     zero_over_codes: int = 0
+    firsts: tuple[Place | None, Place | None, Place | None] = field(default=(None, None, None), compare=False)
 
     def __add__(self, other: BlockFaults) -> BlockFaults:
+        one, two, three = (mine or yours for mine, yours in zip(self.firsts, other.firsts, strict=True))
         return BlockFaults(
             self.nonfinite + other.nonfinite,
             self.negative + other.negative,
             self.zero_over_codes + other.zero_over_codes,
+            (one, two, three),
         )
 
     @property
@@ -81,44 +90,55 @@ class BlockFaults:
         return self.nonfinite + self.negative + self.zero_over_codes
 
 
-def block_faults(scales: NDArray[np.uint8], codes: NDArray[np.uint8] | None = None) -> BlockFaults:
-    """Count bad block scales of a tile: E4M3 bytes [rows, in/16] and, if at hand, codes [rows, in/2].
+def block_faults(scales: NDArray[np.uint8], codes: NDArray[np.uint8] | None = None, first_row: int = 0) -> BlockFaults:
+    """Count bad block scales of a tile: E4M3 bytes [rows, in/16] and, if at hand, codes [rows, in/2]. The tile begins
+    at ``first_row`` of its matrix.
 
     Zero is a fault only over a block with a code other than +0 and -0; without codes it is not counted.
     A negative zero counts as negative: no packer writes one.
     """
     magnitude = scales & 0x7F
-    nonfinite = int(np.count_nonzero(magnitude == 0x7F))
-    negative = int(np.count_nonzero((scales & 0x80 != 0) & (magnitude != 0x7F)))
-    zero = np.nonzero(magnitude == 0)
-    lost = 0
-    if codes is not None and zero[0].size:
+    nan = magnitude == 0x7F
+    negative = (scales & 0x80 != 0) & ~nan
+    zero = magnitude == 0
+    if codes is None:
+        zero[:] = False
+    elif zero.any():
         blocks = codes.reshape(*scales.shape, GROUP // 2)[zero]
-        lost = int(np.count_nonzero(((blocks & 0x77) != 0).any(axis=1)))
-    return BlockFaults(nonfinite, negative, lost)
+        zero[zero] = ((blocks & 0x77) != 0).any(axis=1)
+    kinds = (nan, negative, zero)
+    bad = [int(np.count_nonzero(kind)) for kind in kinds]
+    one, two, three = (_first(kind, first_row) if count else None for kind, count in zip(kinds, bad, strict=True))
+    return BlockFaults(bad[0], bad[1], bad[2], (one, two, three))
+
+
+def _first(bad: NDArray[np.bool_], first_row: int) -> Place:
+    row, block = divmod(int(bad.argmax()), bad.shape[1])
+    return first_row + row, block
 
 
 _BLOCK_ROWS = (
-    ("nonfinite", "E_SCALE_NONFINITE", "block scales are NaN"),
-    ("negative", "E_SCALE_SIGN", "block scales are negative"),
-    ("zero_over_codes", "E_SCALE_ZERO", "block scales are zero over codes that are not"),
+    ("nonfinite", "E_SCALE_NONFINITE", "NaN"),
+    ("negative", "E_SCALE_SIGN", "negative"),
+    ("zero_over_codes", "E_SCALE_ZERO", "zero over codes that are not"),
 )
 
 
 def block_scale_findings(
     module: PackedModule, faults: BlockFaults, severity: Severity = "error"
 ) -> tuple[Finding, ...]:
-    """The findings of counted block faults of one linear, one per kind."""
-    ref = module.block_scale
-    return tuple(
-        finding(
-            code,
-            severity,
-            f"{getattr(faults, kind)} {text}",
-            file=ref.file,
-            tensor=ref.spec.name,
-            data={"count": getattr(faults, kind)},
-        )
-        for kind, code, text in _BLOCK_ROWS
-        if getattr(faults, kind)
-    )
+    """The findings of counted block faults of one linear, one per kind, with the place of the first."""
+    found = []
+    for (kind, code, text), place in zip(_BLOCK_ROWS, faults.firsts, strict=True):
+        count = getattr(faults, kind)
+        if not count:
+            continue
+        message = f"{count:,} block scales are {text}" if count > 1 else f"a block scale is {text}"
+        data: dict[str, Any] = {"count": count}
+        if place is not None:
+            row, block = place
+            message += f", {'the first ' if count > 1 else ''}in row {row:,}, block {block:,}"
+            data["first"] = [row, block]
+        ref = module.block_scale
+        found.append(finding(code, severity, message, file=ref.file, tensor=ref.spec.name, data=data))
+    return tuple(found)

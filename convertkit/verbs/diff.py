@@ -118,6 +118,7 @@ def _row(pair: tuple[Weight, Weight], found: Difference) -> Row:
         "largest": None if largest is None or largest == float("inf") else largest,
         "codes": found.codes,
         "scales": found.scales,
+        "global_scale": found.global_scale,
         "rounded_to": found.stored,
         "nibbles_swapped": found.nibbles_swapped,
     }

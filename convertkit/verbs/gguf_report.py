@@ -12,6 +12,7 @@ from convertkit.checks.evidence import RecodedEvidence
 from convertkit.checks.fidelity import metrics
 from convertkit.checks.gguf_file import file_findings
 from convertkit.checks.gguf_written import written_findings
+from convertkit.checks.scales import inverted_scales
 from convertkit.conversion.identify import identify
 from convertkit.errors import Finding
 from convertkit.grids.ggml.types import K_TYPES
@@ -46,9 +47,11 @@ def gguf_report(*, written: bool) -> Reporter:
 
 def _written(case: Case) -> Iterator[Finding]:
     """What is wrong with the staged file by itself, and beside what its source means."""
-    source = case.plan.source
+    source, bits = case.plan.source, case.facts.global_bits
+    identity = identify(source)
+    yield from inverted_scales({name: item for name, item in identity.packed.items() if name in bits}, bits)
     yield from file_findings(case.output)
-    yield from written_findings(source, identify(source), case.output)
+    yield from written_findings(source, identity, case.output)
 
 
 def _encoder(types: Mapping[str, int]) -> dict[str, str] | None:

@@ -14,6 +14,7 @@ from convertkit.checks.audited import Audit
 from convertkit.checks.bench import Evidence
 from convertkit.checks.evidence import ExpandedEvidence, RespelledEvidence
 from convertkit.checks.gate import compare_checkpoints, weights_of
+from convertkit.checks.scales import inverted_scales
 from convertkit.checks.target import stated_target
 from convertkit.checks.wanted import Wanted
 from convertkit.containers.reader import Reader
@@ -93,6 +94,8 @@ def dequant_report(
         rows = [row for item in case.evidence for row in _expansion_rows(case, item, differing, reference is not None)]
         found = [] if reference is None else _against_findings(differing)
         found.extend(_scale_notes(case.evidence))
+        expanded = {unit.packed.module: unit.packed for unit in case.plan.units if isinstance(unit, Expand)}
+        found.extend(inverted_scales(expanded, case.facts.global_bits))
         return report_of(EXPANSION, "dequant-report", case, rows, dequant_summary(rows), found)
 
     return report

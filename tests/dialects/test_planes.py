@@ -172,3 +172,19 @@ def test_block_faults_count_what_loses_information(tmp_path: Path) -> None:
     found = {item.code: item.data["count"] for item in block_scale_findings(module, faults)}
     assert found == {"E_SCALE_NONFINITE": 2, "E_SCALE_SIGN": 2, "E_SCALE_ZERO": 1}
     assert block_scale_findings(module, BlockFaults()) == ()
+
+
+def test_the_first_of_bad_block_scales_has_a_place(tmp_path: Path) -> None:
+    scales = np.full((4, 2), 0x38, np.uint8)
+    codes = np.full((4, 16), 0x11, np.uint8)
+    bad = scales.copy()
+    bad[1, 1], bad[2, 0], bad[3, 1], bad[2, 1] = 0x7F, 0xFF, 0xB8, 0x00
+    faults = block_faults(scales, codes) + block_faults(bad, codes, first_row=4) + block_faults(bad, codes, first_row=8)
+    assert faults.firsts == ((5, 1), (7, 1), (6, 1))
+    module = find_packed(checkpoint(tmp_path, planes("p"))).packed["p"]
+    told = {item.code: (item.message, item.data) for item in block_scale_findings(module, faults)}
+    assert told["E_SCALE_NONFINITE"] == (
+        "4 block scales are NaN, the first in row 5, block 1", {"count": 4, "first": [5, 1]},
+    )  # fmt: skip
+    [one] = block_scale_findings(module, block_faults(bad[:2], codes[:2]))
+    assert one.message == "a block scale is NaN, in row 1, block 1"

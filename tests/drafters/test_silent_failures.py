@@ -14,6 +14,7 @@ import torch
 
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
+from convertkit.verbs.case import Result
 from convertkit.verbs.convert import convert
 from convertkit.verbs.drafters import to_dflash, to_drafter, to_dspark, to_speculators
 from convertkit.verbs.inspect import inspect
@@ -423,6 +424,7 @@ def test_27_taps_and_block_that_a_package_makes_up(tmp_path: Path) -> None:
     source = drafter(tmp_path / "d", "dflash", zlab())
     (source / "config.json").write_text(json.dumps(config))
     made = to_speculators(source, tmp_path / "out", target_model=target(tmp_path / "t"), **ID)
+    assert isinstance(made, Result)
     told = {item.data["field"]: item.message for item in made.findings if "field" in item.data}
     assert "its own package takes 1, 5, 9, which is written" in told["taps"]
     assert "its own package takes 16, which is written" in told["block_size"]
@@ -430,6 +432,7 @@ def test_27_taps_and_block_that_a_package_makes_up(tmp_path: Path) -> None:
     whole = to_speculators(
         drafter(tmp_path / "w", "dflash", zlab()), tmp_path / "w2", target_model=tmp_path / "t", **ID
     )
+    assert isinstance(whole, Result)
     assert [item for item in whole.findings if item.data.get("field") in ("taps", "block_size")] == []
 
 

@@ -160,7 +160,17 @@ def test_codes_scales_and_global_scales_are_told_apart(tmp_path: Path) -> None:
         tmp_path / "c", planes(module), LM_CONFIG, values={f"{module}.weight_scale_2": struct.pack("<f", 2.0)}
     )
     [row] = found(one, three)["values"]
-    assert (row["codes"], row["scales"], row["differing"]) == (0, 0, 32 * 32)
+    assert (row["codes"], row["scales"], row["global_scale"], row["differing"]) == (0, 0, True, 32 * 32)
+
+
+def test_a_last_bit_of_a_global_scale_is_a_difference_where_no_value_shows_it(tmp_path: Path) -> None:
+    module = "model.layers.0.mlp.down_proj"
+    one = write(tmp_path / "a", planes(module), LM_CONFIG)
+    values = {f"{module}.weight_scale_2": struct.pack("<I", 0x3F800001)}
+    document = found(one, write(tmp_path / "b", planes(module), LM_CONFIG, values=values))
+    [row] = document["values"]
+    assert (row["codes"], row["scales"], row["global_scale"], row["differing"]) == (0, 0, True, 0)
+    assert document["verdict"] == "different"
 
 
 @pytest.mark.parametrize("words", [{}, {"headers": True}])

@@ -19,6 +19,7 @@ from convertkit.conversion.repair_work import RepairRequest
 from convertkit.errors import ConvertError, Finding
 from convertkit.verbs.audit import audit
 from convertkit.verbs.case import Result
+from convertkit.verbs.dequant import dequant
 from convertkit.verbs.fix_keys import fix_keys
 from convertkit.verbs.repair import repair
 from tests.dialects.tiny import LM_CONFIG, causal_lm, planes, spec, write
@@ -44,12 +45,17 @@ def raw(path: Path, header: Mapping[str, Any], payload: bytes, padding: bytes = 
 def test_a_divisor_below_one_looks_inverted(tmp_path: Path) -> None:
     module = "model.layers.0.mlp.down_proj"
     source = write(
-        tmp_path / "m", [*planes(module, "compressed-tensors"), spec("lm_head.weight", "BF16", 48, 32)], LM_CONFIG,
-        values={f"{module}.weight_global_scale": struct.pack("<f", 3.7e-4)},
+        tmp_path / "m", [*planes(module, "compressed-tensors"), spec("lm_head.weight", "BF16", 48, 32)],
+        {**LM_CONFIG, "num_hidden_layers": 1}, values={f"{module}.weight_global_scale": struct.pack("<f", 3.7e-4)},
     )  # fmt: skip
     [item] = [item for item in audit(source).findings if item.code == "W_SCALE_INVERTED"]
     assert item.where.tensor == f"{module}.weight_global_scale"
     assert "0.00037 looks inverted" in item.message
+    made = dequant(source, tmp_path / "dense")
+    assert isinstance(made, Result)
+    assert [found.data["modules"] for found in made.findings if found.code == "W_SCALE_INVERTED"] == [
+        item.data["modules"]
+    ]
 
 
 def test_swizzled_scales_are_refused(tmp_path: Path) -> None:

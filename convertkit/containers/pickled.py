@@ -218,10 +218,13 @@ def _place(fd: int, name: str, entry: zipfile.ZipInfo | None, file_bytes: int, k
     """First byte and size of a storage in the file."""
     if entry is None or entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise Fault(f"the storage '{shown(key)}' is missing, compressed or encrypted")
-    mark, name_bytes, extra_bytes = LOCAL_HEADER.unpack(read_exactly(fd, entry.header_offset, 30, name))
-    start = entry.header_offset + 30 + name_bytes + extra_bytes
+    outside = Fault(f"the storage '{shown(key)}' does not lie in the file")
+    if not 0 <= entry.header_offset <= file_bytes - LOCAL_HEADER.size:
+        raise outside
+    mark, name_bytes, extra_bytes = LOCAL_HEADER.unpack(read_exactly(fd, entry.header_offset, LOCAL_HEADER.size, name))
+    start = entry.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
     if mark != b"PK\x03\x04" or start + entry.file_size > file_bytes:
-        raise Fault(f"the storage '{shown(key)}' does not lie in the file")
+        raise outside
     return start, int(entry.file_size)
 
 

@@ -11,6 +11,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from convertkit.cli.main import main
+from convertkit.conversion.from_torch import open_torch
 from convertkit.errors import ConvertError
 from convertkit.verbs.audit import audit
 from convertkit.verbs.case import Options, Result
@@ -180,6 +182,41 @@ def test_damaged_archives_are_refused(tmp_path: Path, change: Any, method: int, 
     error = refused(rewritten(tmp_path / "m.bin", change, method), tmp_path / "out")
     assert (error.code, error.status) == ("E_PICKLE", 3)
     assert says in str(error)
+
+
+def test_a_storage_that_lies_outside_of_the_file_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "m.bin")
+    data = bytearray((tmp_path / "m.bin").read_bytes())
+    place = data.index(b"PK\x01\x02", data.index(b"m/data/0", data.index(b"PK\x01\x02")) - 46)
+    assert data[place + 46 : place + 54] == b"m/data/0"
+    for offset in (len(data), len(data) - 40):
+        data[place + 42 : place + 46] = offset.to_bytes(4, "little")
+        (tmp_path / "m.bin").write_bytes(data)
+        error = refused(tmp_path / "m.bin", tmp_path / "out")
+        assert (error.code, error.status) == ("E_PICKLE", 3)
+        assert "does not lie in the file" in str(error)
+
+
+def test_whatever_is_damaged_is_a_finding(tmp_path: Path) -> None:
+    torch.save({f"layers.{number}.weight": torch.ones(3, 4) for number in range(4)}, tmp_path / "m.bin")
+    data = (tmp_path / "m.bin").read_bytes()
+    start = data.index(b"\x80\x02")
+    random = Random(7)
+    codes = set()
+    for number in range(600):
+        damaged = bytearray(data[: random.randrange(len(data))] if number % 5 == 0 else data)
+        for _ in range(random.randint(1, 6)):
+            place = start + random.randrange(500) if number % 2 else random.randrange(len(data))
+            if damaged:
+                damaged[place % len(damaged)] = random.randrange(256)
+        (tmp_path / "x.bin").write_bytes(damaged)
+        try:
+            opened = open_torch(tmp_path / "x.bin")
+        except ConvertError as error:
+            codes.add(error.code)
+        else:
+            assert all(ref.start >= 0 and ref.start + ref.size_bytes <= len(damaged) for ref in opened.tensors.values())
+    assert codes <= {"E_PICKLE", "E_ST_NAME"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.identify import Identity
 from convertkit.drafter import differences, value_text
 from convertkit.dtypes import FLOATS
@@ -137,4 +138,4 @@ def _meanings(here: tuple[Checkpoint, Identity], there: tuple[Checkpoint, Identi
         message = f"{field}: {value_text(field, ours)} here, {value_text(field, theirs)} in the reference"
         choice = field in ("block_size", "draft_tokens", "target_layers", "borrowed")
         yield finding("N_AGAINST" if choice else "E_AGAINST", "note" if choice else "error", message,
-                      file="config.json", data={"field": field, "kind": "meaning"})  # fmt: skip
+                      file=CONFIG, data={"field": field, "kind": "meaning"})  # fmt: skip

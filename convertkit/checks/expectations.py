@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.containers.folder import CONFIG
 from convertkit.dialects.planes import PackedModule
 from convertkit.dtypes import FLOATS
 from convertkit.errors import MAX_LISTED, Finding, finding
@@ -96,4 +97,4 @@ def layer_findings(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
     if found and missing:
         message = f"{len(missing)} of {count} layers have no tensor, the first is layer {missing[0]}"
         data = {"layers": missing[:MAX_LISTED]}
-        yield finding("E_LAYOUT_MISSING", "error", message, file="config.json", key="num_hidden_layers", data=data)
+        yield finding("E_LAYOUT_MISSING", "error", message, file=CONFIG, key="num_hidden_layers", data=data)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.target import TargetModel
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.identify import Identity
 from convertkit.dtypes import FLOATS
 from convertkit.engines.model import Load, Wrong
@@ -36,16 +37,16 @@ def pair_findings(checkpoint: Checkpoint, identity: Identity, target: TargetMode
         message = f"the drafter's vocabulary is {spec.vocabulary}, the target's {sizes.vocabulary}"
         severity = "warning" if spec.vocabulary > sizes.vocabulary else "error"
         code = "W_PAIR" if severity == "warning" else "E_PAIR"
-        yield finding(code, severity, message, file="config.json", key="vocab_size")  # type: ignore[arg-type]
+        yield finding(code, severity, message, file=CONFIG, key="vocab_size")  # type: ignore[arg-type]
     if spec.target_layers is not None and spec.target_layers != sizes.layers:
         message = f"the drafter was made for a target of {spec.target_layers} layers, this one has {sizes.layers}"
-        yield finding("E_PAIR", "error", message, file="config.json", key="num_target_layers")
+        yield finding("E_PAIR", "error", message, file=CONFIG, key="num_target_layers")
     if target.hybrid and any(layer.window is not None for layer in spec.attention):
         message = (
             "the drafter has a sliding window and the target recurrent layers: engines older than vLLM 0.33 could not "
             "unify their cache pages and stopped at start"
         )
-        yield finding("W_PAIR", "warning", message, file="config.json", key="sliding_window")
+        yield finding("W_PAIR", "warning", message, file=CONFIG, key="sliding_window")
     yield from _convention(spec.taps, spec.layers, sizes.layers)
     head = target.tensor("lm_head.weight") or target.tensor("lm_head.weight_packed")
     if head is not None and target.checkpoint is not None and "lm_head.weight" in spec.borrowed:
@@ -63,5 +64,5 @@ def _convention(taps: tuple[int, ...] | None, layers: int | None, depth: int) ->
     if len(taps) > 1 and taps != usual and taps in (tuple(t - 1 for t in usual), tuple(t + 1 for t in usual)):
         way = "one below" if taps[0] < usual[0] else "one above"
         message = f"the tapped layers {list(taps)} are all {way} the usual {list(usual)}: ids of the other convention?"
-        yield finding("W_TAPS", "warning", message, file="config.json", key="target_layer_ids",
+        yield finding("W_TAPS", "warning", message, file=CONFIG, key="target_layer_ids",
                       fix="z-lab counts outputs of layers from 0; speculators counts inputs, one more")  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from convertkit.containers.folder import CONFIG
 from convertkit.errors import Finding, finding
 from convertkit.layouts.gguf_fields import MODEL_FIELDS, ROPE_SCALINGS, YARN_NUMBERS, rope_parameters
 from convertkit.layouts.layout import config_value
@@ -68,11 +69,11 @@ def _number(value: Any) -> bool:
 
 
 def _kind(name: str, value: Any) -> Finding:
-    return finding("E_CONFIG", "error", f"{value!r:.80} is not a number that fits here", file="config.json", key=name)
+    return finding("E_CONFIG", "error", f"{value!r:.80} is not a number that fits here", file=CONFIG, key=name)
 
 
 def _loss(message: str, key: str) -> Finding:
-    return finding("E_LOSS", "error", message, file="config.json", key=key)
+    return finding("E_LOSS", "error", message, file=CONFIG, key=key)
 
 
 def model_faults(arch: str, config: Mapping[str, Any]) -> Iterable[Finding]:

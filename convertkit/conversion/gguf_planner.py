@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
+from convertkit.containers.folder import CONFIG
 from convertkit.containers.gguf_values import Value, numbers, strings, text, u32
 from convertkit.conversion.gguf_split import WHOLE, Split, planned_files
 from convertkit.conversion.gguf_units import Given, Ids, Order, Quantize, Recode, Regroup, Source, dtype_of, shape_of
@@ -90,7 +91,7 @@ def plan_gguf(
     raise_all(item for item in identity.findings if item.severity == "error")
     if max(request.layers, request.experts) > len(source.tensors):
         message = f"the config states {request.layers:,} layers and {request.experts:,} experts, the source has "
-        raise refusal("E_LAYOUT_MISSING", f"{message}{len(source.tensors):,} tensors", file="config.json")
+        raise refusal("E_LAYOUT_MISSING", f"{message}{len(source.tensors):,} tensors", file=CONFIG)
     placed, drops, faults = _place(source, identity, request)
     stacks = _stacks(placed)
     names = {name for name, _ in stacks}

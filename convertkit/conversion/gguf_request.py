@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
+from convertkit.containers.folder import CONFIG
 from convertkit.containers.gguf_values import u32
 from convertkit.conversion.gguf_models import context_faults, model_faults, value_faults
 from convertkit.conversion.gguf_planner import GgufRequest
@@ -70,9 +71,7 @@ def drafter_request(
     arch = _arch_of(identity, source.config)
     spec = _with_default_taps(drafter_spec(identity.layout.name, source.config), target)
     missing = [item for item in NEEDED if not getattr(spec, item)]
-    raise_all(
-        finding("E_CONFIG", "error", f"the config does not state '{item}'", file="config.json") for item in missing
-    )
+    raise_all(finding("E_CONFIG", "error", f"the config does not state '{item}'", file=CONFIG) for item in missing)
     assert spec.layers is not None
     assert spec.vocabulary is not None
     assert spec.heads is not None
@@ -107,10 +106,10 @@ def _with_default_taps(spec: DrafterSpec, target: Target) -> DrafterSpec:
 
 def _spec_faults(arch: str, spec: DrafterSpec) -> Iterable[Finding]:
     def loss(message: str) -> Finding:
-        return finding("E_LOSS", "error", message, file="config.json")
+        return finding("E_LOSS", "error", message, file=CONFIG)
 
     if not spec.taps:
-        yield finding("E_CONFIG", "error", "the config does not state which target layers are read", file="config.json")
+        yield finding("E_CONFIG", "error", "the config does not state which target layers are read", file=CONFIG)
     if spec.activation not in (None, "silu"):
         yield loss(f"llama.cpp's {arch} has no activation '{spec.activation}' here")
     if spec.rope is not None and not spec.rope.neox:
@@ -118,35 +117,33 @@ def _spec_faults(arch: str, spec: DrafterSpec) -> Iterable[Finding]:
     if spec.rope is not None and spec.rope.kind not in ("default", *ROPE_SCALINGS):
         yield loss(f"rope scaling '{spec.rope.kind}' cannot be stated in the metadata of {arch}")
     if spec.draft_vocabulary and spec.vocabulary and spec.draft_vocabulary > spec.vocabulary:
-        yield finding("E_CONFIG", "error", "the draft vocabulary is larger than the target's", file="config.json")
+        yield finding("E_CONFIG", "error", "the draft vocabulary is larger than the target's", file=CONFIG)
     yield from _dflash_faults(spec) if arch == "dflash" else _eagle_faults(spec)
 
 
 def _dflash_faults(spec: DrafterSpec) -> Iterable[Finding]:
     if spec.mask_token is None or not 0 <= spec.mask_token < (spec.vocabulary or 0):
         yield finding("E_CONFIG", "error", f"mask token {spec.mask_token} is not an id of the vocabulary: without it "
-                      "llama.cpp loads the drafter and fails at the first draft", file="config.json")  # fmt: skip
+                      "llama.cpp loads the drafter and fails at the first draft", file=CONFIG)  # fmt: skip
     if len({layer.causal for layer in spec.attention}) > 1:
         yield finding("E_LOSS", "error", "some layers are causal and some are not; llama.cpp has one flag for all",
-                      file="config.json", fix="state is_causal if all layers are meant alike")  # fmt: skip
+                      file=CONFIG, fix="state is_causal if all layers are meant alike")  # fmt: skip
     if spec.markov_rank and spec.markov_head not in (None, "vanilla"):
-        yield finding(
-            "E_LOSS", "error", f"llama.cpp has no Markov head of type '{spec.markov_head}'", file="config.json"
-        )
+        yield finding("E_LOSS", "error", f"llama.cpp has no Markov head of type '{spec.markov_head}'", file=CONFIG)
     if spec.conv_kernel is not None:
         group, top, hidden = spec.conv_group or 0, spec.selector_top_k or 0, spec.hidden or 0
         if not group or hidden % group or hidden < top * (top + 1):
             yield finding("E_LOSS", "error", f"llama.cpp needs a width ({hidden}) that is a multiple of the group "
-                          f"({group}) and at least k(k+1) for k = {top}", file="config.json")  # fmt: skip
+                          f"({group}) and at least k(k+1) for k = {top}", file=CONFIG)  # fmt: skip
 
 
 def _eagle_faults(spec: DrafterSpec) -> Iterable[Finding]:
     if len(spec.taps or ()) != 3 or spec.layers != 1:
         yield finding("E_LOSS", "error", f"llama.cpp's eagle3 has one layer and reads three of the target; this has "
-                      f"{spec.layers} and {len(spec.taps or ())}", file="config.json")  # fmt: skip
+                      f"{spec.layers} and {len(spec.taps or ())}", file=CONFIG)  # fmt: skip
     for flag in ("fc_norm", "norm_output"):
         if getattr(spec, flag):
-            yield finding("E_LOSS", "error", f"llama.cpp's eagle3 has no '{flag}'", file="config.json")
+            yield finding("E_LOSS", "error", f"llama.cpp's eagle3 has no '{flag}'", file=CONFIG)
 
 
 def _target_faults(arch: str, spec: DrafterSpec, target: Target) -> Iterable[Finding]:
@@ -220,7 +217,7 @@ def model_request(
     config = model_values(source.config)
     for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
         if type(config.get(key)) is not int:
-            raise refusal("E_CONFIG", f"the config does not state '{key}'", file="config.json", key=key)
+            raise refusal("E_CONFIG", f"the config does not state '{key}'", file=CONFIG, key=key)
     raise_all(model_faults(arch, config))
     factors = rope_factors(config)
     return GgufRequest(

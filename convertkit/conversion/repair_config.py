@@ -30,7 +30,7 @@ def set_everywhere(work: Work, key: str, value: Any) -> None:
     stating = [place for place in places if key in place] or places[:1]
     for place in stating:
         if place.get(key) != value:
-            work.note("W_CONFIG_SET", f"'{key}' was {place.get(key)!r} and is {value!r}", file="config.json", key=key)
+            work.note("W_CONFIG_SET", f"'{key}' was {place.get(key)!r} and is {value!r}", file=CONFIG, key=key)
             place[key] = value
 
 
@@ -75,7 +75,7 @@ def remove_quantization(work: Work, option: str, planes: Planes) -> None:
     _refuse_unread(planes, option)
     work.effect(option)
     work.config, work.quant_config = strip_quantization(work.config), {}
-    work.note("W_CONFIG_SET", "the quantization config is removed: nothing here is quantized", file="config.json")
+    work.note("W_CONFIG_SET", "the quantization config is removed: nothing here is quantized", file=CONFIG)
 
 
 def requantize(work: Work, option: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.repair_config import (
     requantize,
     set_config,
@@ -106,4 +107,4 @@ def _follow(work: Work) -> None:
         requantize(work, work.effects[0])
     except ConvertError as error:
         message = f"the quantization config still names the old modules: {error.findings[0].message}"
-        work.findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file="config.json"))
+        work.findings.append(finding("W_QCONFIG_MISMATCH", "warning", message, file=CONFIG))

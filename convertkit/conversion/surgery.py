@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
+from convertkit.containers.folder import CONFIG
 from convertkit.containers.reader import Reader
 from convertkit.conversion.surgery_units import Piece, Rearrange, whole
 from convertkit.errors import ConvertError, refusal
@@ -120,7 +121,7 @@ def _part_rows(config: Mapping[str, Any], fusion: Fusion, matrix: TensorRef) -> 
     width = config_value(config, "head_dim")
     if not isinstance(heads, int):
         fix = "state num_attention_heads, num_key_value_heads and head_dim in config.json"
-        raise refusal("E_CONFIG", "the config does not state the attention heads", file="config.json", fix=fix)
+        raise refusal("E_CONFIG", "the config does not state the attention heads", file=CONFIG, fix=fix)
     kv_heads = kv_heads if isinstance(kv_heads, int) else heads
     if not isinstance(width, int):
         hidden = config_value(config, "hidden_size")

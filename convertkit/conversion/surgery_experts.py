@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from convertkit.checkpoint import Checkpoint, TensorRef, TensorSpec
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.surgery_units import Piece, Rearrange, row_elements, whole
 from convertkit.dialects.stacks import stacks_of
 from convertkit.errors import ConvertError, refusal
@@ -22,7 +23,7 @@ def fuse_experts(source: Checkpoint, form: ExpertForm, option: str) -> Iterator[
     kinds = _kinds(source)
     if form.bare_weight and kinds & INPUT_FIRST:
         message = f"stacks of {sorted(kinds & INPUT_FIRST)[0]} hold the input first, which convertkit does not write"
-        raise refusal("E_LAYOUT_SHAPE", message, file="config.json", key="model_type", status=3)
+        raise refusal("E_LAYOUT_SHAPE", message, file=CONFIG, key="model_type", status=3)
     layers: dict[str, dict[tuple[str, str], dict[int, TensorRef]]] = {}
     for name, ref in source.tensors.items():
         hit = _EXPERT.match(name) if ".experts." in name else None

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convertkit.checkpoint import Checkpoint, TensorRef
+from convertkit.containers.folder import CONFIG
 from convertkit.containers.reader import Reader
 from convertkit.conversion.tiles import byte_chunks
 from convertkit.drafter import DrafterSpec
 from convertkit.errors import Finding, finding
-
-TARGET_CONFIG = "config.json"
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 """Where multimodal configs keep the language model's fields (transformers 5: ``PretrainedConfig.get_text_config``)."""
@@ -93,13 +92,13 @@ def target_findings(spec: DrafterSpec, target: Target, dtype: str | None = None)
         yield _misfit(f"the mask token {spec.mask_token} is beyond the target's {rows} embeddings", "mask_token_id")
     if rows is not None and spec.vocabulary is not None and spec.vocabulary != rows:
         message = f"the drafter counts {spec.vocabulary} tokens, the target {rows}"
-        yield finding("W_TARGET_MISMATCH", "warning", message, file=TARGET_CONFIG, key="vocab_size")
+        yield finding("W_TARGET_MISMATCH", "warning", message, file=CONFIG, key="vocab_size")
 
     if dtype is not None and target.dtype is not None and dtype != target.dtype:
         message = f"the drafter's config states {dtype}, the target's {target.dtype}"
-        yield finding("W_TARGET_MISMATCH", "warning", message, file=TARGET_CONFIG, key="dtype")
+        yield finding("W_TARGET_MISMATCH", "warning", message, file=CONFIG, key="dtype")
 
 
 def _misfit(message: str, key: str) -> Finding:
     fix = "check that --target-model is the model that the drafter was trained for"
-    return finding("E_TARGET_MISMATCH", "error", message, file=TARGET_CONFIG, key=key, fix=fix)
+    return finding("E_TARGET_MISMATCH", "error", message, file=CONFIG, key=key, fix=fix)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from convertkit.containers.folder import CONFIG
 from convertkit.drafter import Rope
 from convertkit.errors import refusal
 
@@ -24,7 +25,7 @@ def rope_table(rope: Rope, head_dim: int, positions: Tensor, dtype: torch.dtype)
     """Cosines and sines of positions (I64, any shape) in one dtype. Raises E_FORWARD for a kind that is not known."""
     fault = rope_fault(rope)
     if fault is not None:
-        raise refusal("E_FORWARD", fault, file="config.json", key="rope_parameters")
+        raise refusal("E_FORWARD", fault, file=CONFIG, key="rope_parameters")
     exponents = torch.arange(0, head_dim, 2, dtype=dtype, device=positions.device) / head_dim
     inverse, factor = KINDS[rope.kind](rope.theta**exponents, rope.theta, head_dim, dict(rope.numbers))
     angles = positions[..., None].to(dtype) * inverse

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from convertkit.checkpoint import Checkpoint
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.identify import identify
 from convertkit.conversion.target import eagle_taps
 from convertkit.drafter import DrafterSpec, differences, value_text
@@ -60,7 +61,7 @@ def spec_of(checkpoint: Checkpoint, side: str, target_layers: int | None) -> Dra
     elif spec.rope is not None:
         wrong = rope_fault(spec.rope)
     if wrong is not None:
-        raise refusal("E_FORWARD", f"the {side}: {wrong}", file="config.json")
+        raise refusal("E_FORWARD", f"the {side}: {wrong}", file=CONFIG)
     return spec
 
 
@@ -101,7 +102,7 @@ def spec_findings(reference: DrafterSpec, candidate: DrafterSpec) -> Iterator[Fi
         mine, yours = value_text(name, getattr(reference, name)), value_text(name, getattr(candidate, name))
         message = f"'{name}' of the candidate is {yours}, of the reference {mine}"
         if name in OWN:
-            yield finding("E_GATE", "error", f"{message}: the candidate is run with its own", file="config.json",
+            yield finding("E_GATE", "error", f"{message}: the candidate is run with its own", file=CONFIG,
                           fix="correct the config, if the two are meant to be the same drafter")  # fmt: skip
         else:
-            yield finding("E_REFERENCE", "error", message, file="config.json")
+            yield finding("E_REFERENCE", "error", message, file=CONFIG)

@@ -13,7 +13,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.checks.gate import Weight, weights_of
 from convertkit.checks.served import ENGINES, as_report
 from convertkit.checks.serving import Serving
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import CONFIG, open_checkpoint
 from convertkit.containers.reader import Reader
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.stop import Stop, stop_on_signals
@@ -183,7 +183,7 @@ def _tap_refusal(specs: tuple[DrafterSpec, DrafterSpec], absent: list[int]) -> C
         f"the candidate reads the outputs of target layers {list(specs[1].taps or ())}, the reference those of "
         f"{list(specs[0].taps or ())}; the calibration holds none of layers {absent}"
     )
-    return refusal("E_GATE", message, file="config.json", fix="correct the tapped layers in the candidate's config")
+    return refusal("E_GATE", message, file=CONFIG, fix="correct the tapped layers in the candidate's config")
 
 
 def _holders(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convertkit.containers.files import read_small
+from convertkit.containers.folder import CONFIG, QUANT_CONFIG
 from convertkit.containers.strict_json import parse_json
 from convertkit.conversion.carry import CARRIED_KEY, Carried, leftovers
 from convertkit.conversion.failures import write_failure
@@ -39,7 +40,7 @@ def source_rows(plan: Plan, digests: Mapping[str, str]) -> tuple[Mapping[str, An
     rows = [
         {"path": file.name, "size_bytes": file.size_bytes, "sha256": digests[file.name]} for file in plan.source.files
     ]
-    for name, used in (("config.json", plan.source.config), ("hf_quant_config.json", plan.source.quant_config)):
+    for name, used in ((CONFIG, plan.source.config), (QUANT_CONFIG, plan.source.quant_config)):
         if used:
             data = read_small(root, name)
             if parse_json(data, name) != used:

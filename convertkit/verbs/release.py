@@ -21,7 +21,10 @@ from convertkit.conversion.staging import open_staging
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.errors import ConvertError, Finding
 from convertkit.release.digests import sha256_files
+from convertkit.release.paths import CARD, MANIFEST, PAGE, SUMS
+from convertkit.release.provenance import PROVENANCE
 from convertkit.release.recipe import Recipe, read_recipe
+from convertkit.release.summary import RELEASE_REPORT
 from convertkit.release.tree import walk
 from convertkit.verbs.case import Options
 from convertkit.verbs.line import Clock
@@ -164,11 +167,10 @@ def describe(recipe: Recipe, jobs: Sequence[Job], print_: str, out: Path) -> dic
 
 
 def _planned_files(recipe: Recipe, jobs: Sequence[Job]) -> dict[str, int | None]:
-    own = ("README.md", "REPORT.html", "RELEASE_REPORT.json", "PROVENANCE.intoto.json", "MANIFEST.json", "SHA256SUMS")
-    files: dict[str, int | None] = dict.fromkeys(own)
+    files: dict[str, int | None] = dict.fromkeys((CARD, PAGE, RELEASE_REPORT, PROVENANCE, MANIFEST, SUMS))
     for job in jobs:
         base = f"{job.variant.folder}/" if job.variant.folder else ""
-        files.update({f"{base}{name}": None for name in (*job.reports, "README.md", "MANIFEST.json", "SHA256SUMS")})
+        files.update({f"{base}{name}": None for name in (*job.reports, CARD, MANIFEST, SUMS)})
         files.update({f"{base}{file.name}": file.header.size_bytes for file in job.plan.files})
         files.update({f"{base}{name}": len(data) for name, data in job.plan.documents.items()})
         root = job.plan.source.root

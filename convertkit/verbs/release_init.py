@@ -16,9 +16,9 @@ from convertkit.conversion.identify import Identity, identify
 from convertkit.engines.rules import ENGINES
 from convertkit.errors import check_text, refusal
 from convertkit.hub.address import is_address
+from convertkit.release.paths import CARD
 from convertkit.release.recipe import SCHEMA
 
-CARD = "README.md"
 LEGAL = ("LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt")
 
 

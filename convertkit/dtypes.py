@@ -88,6 +88,8 @@ STORED_TYPES: dict[str, DType] = {**DTYPES, **BLOCK_TYPES}
 FLOATS = ("BF16", "F16", "F32")
 """Dense float types that a weight may be quantized from or expanded to."""
 
+FLOAT_WORDS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+"""What options call them."""
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """What configs call them."""
 

@@ -10,6 +10,7 @@ import click
 from convertkit.cli.common import SourcePath, force_option, shared_options
 from convertkit.cli.runner import Outcome, Shared, document_of, run
 from convertkit.cli.text import count_text, pairs, path_text
+from convertkit.dtypes import FLOAT_WORDS
 
 if TYPE_CHECKING:
     from convertkit.forward.calibration import Calibration
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="First position of each dump that the target itself chose, behind the prompt.",
 )
-@click.option("--store", type=click.Choice(("bf16", "f16", "f32")), default="bf16", show_default=True,
+@click.option("--store", type=click.Choice(tuple(FLOAT_WORDS)), default="bf16", show_default=True,
               help="How hidden states are kept.")  # fmt: skip
 @force_option
 @shared_options

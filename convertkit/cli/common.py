@@ -98,6 +98,9 @@ def shared_options(command: Callable[..., int]) -> Callable[..., int]:
     return with_shared
 
 
+DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
+"""Spellings of packed weights, the usual one first."""
+
 workers_option = click.option(
     "--workers",
     type=click.IntRange(0, 1024),

@@ -11,17 +11,19 @@ import click
 from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
+from convertkit.conversion.units import EXPANSIONS
+from convertkit.dtypes import FLOAT_WORDS
 
 
 @click.command("dequant", epilog="Example: convertkit dequant drafter-nvfp4 drafter-bf16 --against original-bf16")
 @source_argument("source")
 @folder_argument("out")
 @click.option(
-    "--dtype", type=click.Choice(("bf16", "f16", "f32")), default="bf16", show_default=True, help="Type to expand to."
+    "--dtype", type=click.Choice(tuple(FLOAT_WORDS)), default="bf16", show_default=True, help="Type to expand to."
 )
 @click.option(
     "--arithmetic",
-    type=click.Choice(("exact", "modelopt", "compressed-tensors")),
+    type=click.Choice(EXPANSIONS),
     default="exact",
     show_default=True,
     help="exact rounds the product once; the others repeat the steps of that package.",

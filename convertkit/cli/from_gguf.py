@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from convertkit.cli.common import SourcePath, folder_argument, shared_options, source_argument
+from convertkit.cli.common import DIALECTS, SourcePath, folder_argument, shared_options, source_argument
 from convertkit.cli.runner import Shared, run
 from convertkit.cli.writing import outcome, writing_options
-
-DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
+from convertkit.dtypes import FLOAT_WORDS
 
 
 @click.command("from-gguf", epilog="Example: convertkit from-gguf drafter.gguf drafter --config-from original")
@@ -20,7 +19,7 @@ DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
 @folder_argument("out")
 @click.option(
     "--dtype",
-    type=click.Choice(("bf16", "f16", "f32")),
+    type=click.Choice(tuple(FLOAT_WORDS)),
     default="bf16",
     show_default=True,
     help="Type of dense weights.",

@@ -13,6 +13,7 @@ from convertkit.cli.common import SourcePath, shared_options, source_argument, w
 from convertkit.cli.gate_text import forward_text, gate_text
 from convertkit.cli.runner import Outcome, Shared, run
 from convertkit.cli.thresholds import forward_options, threshold_options
+from convertkit.dtypes import FLOAT_WORDS
 from convertkit.forward.limits import FORWARD_LIMITS
 from convertkit.grids.nvfp4.devices import DEVICES
 
@@ -23,7 +24,7 @@ ONLY_FORWARD = ("calibration", "target_model", "seed")
 @click.command("gate", epilog="Example: convertkit gate drafter-nvfp4 --reference drafter-bf16 --max-rel-rms 0.1")
 @source_argument("candidate")
 @click.option("--reference", type=SourcePath(), required=True, metavar="REF", help="What to compare with.")
-@click.option("--stored", type=click.Choice(("bf16", "f16", "f32")), help="Round the candidate to this type first.")
+@click.option("--stored", type=click.Choice(tuple(FLOAT_WORDS)), help="Round the candidate to this type first.")
 @click.option("--as-served", type=click.Choice(ENGINES), help="Decode the candidate as this engine would serve it.")
 @click.option("--fuse", multiple=True, metavar="A,B", help="Modules that an engine fuses, beside those known.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write FIDELITY_GATE.json here.")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from convertkit.cli.common import (
+    DIALECTS,
     SourcePath,
     exclude_option,
     folder_argument,
@@ -21,8 +22,6 @@ from convertkit.cli.runner import Shared, run
 from convertkit.cli.thresholds import threshold_options
 from convertkit.cli.writing import outcome, writing_options
 from convertkit.conversion.scales import SCALES
-
-DIALECTS = ("modelopt-mixed", "modelopt", "compressed-tensors")
 
 
 @click.command("pack-nvfp4", epilog="Example: convertkit pack-nvfp4 drafter-bf16 drafter-nvfp4")

@@ -9,6 +9,8 @@ from convertkit.checkpoint import TensorRef, TensorSpec
 from convertkit.dialects.planes import PackedModule
 from convertkit.dialects.spelling import GROUP, Spelling
 
+EXPANSIONS = ("exact", "modelopt", "compressed-tensors")
+"""How a packed linear is decoded, see ``Expand``."""
 Search = Literal["no", "auto", "lossless", "part"]
 """What is done about the grid of a group, see ``Pack``."""
 
@@ -139,7 +141,7 @@ class Pack:
 class Expand:
     """One packed linear decoded to a dense weight ``module.weight`` of ``dtype``; its input scale is not kept.
 
-    ``arithmetic`` is ``exact`` (rounded once), ``modelopt`` or ``compressed-tensors``.
+    ``arithmetic`` is one of ``EXPANSIONS``: exact products rounded once, or a package's own steps.
     """
 
     packed: PackedModule

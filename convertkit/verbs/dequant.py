@@ -10,6 +10,8 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.place import check_place
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.conversion.planners import ExpandRequest, Files, plan_expand
+from convertkit.conversion.units import EXPANSIONS
+from convertkit.dtypes import FLOAT_WORDS
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.verbs.case import Options, Result
@@ -17,9 +19,6 @@ from convertkit.verbs.foresight import foreseen_output
 from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun
 from convertkit.verbs.reporting import audit_report, dequant_report
-
-ARITHMETICS = ("exact", "modelopt", "compressed-tensors")
-DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 
 @from_hub("source", "against")
@@ -45,11 +44,11 @@ def dequant(
     Raises:
         ConvertError: see ``docs/errors.md``.
     """
-    if dtype not in DTYPES or arithmetic not in ARITHMETICS or kv_scales not in ("drop", "keep"):
+    if dtype not in FLOAT_WORDS or arithmetic not in EXPANSIONS or kv_scales not in ("drop", "keep"):
         raise refusal("E_USAGE", f"unknown dtype '{dtype}', arithmetic '{arithmetic}' or kv_scales '{kv_scales}'")
     checkpoint = open_checkpoint(source)
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
-    request = ExpandRequest(DTYPES[dtype], arithmetic, kv_scales)
+    request = ExpandRequest(FLOAT_WORDS[dtype], arithmetic, kv_scales)
     plan = plan_expand(checkpoint, identify(checkpoint), request, Files(max_shard_bytes, header_slack_bytes))
     if only_plan:
         return foreseen_output(plan, options.engines)

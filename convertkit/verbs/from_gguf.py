@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from convertkit.conversion.gguf_back import BackRequest, plan_back
 from convertkit.conversion.place import check_place
 from convertkit.conversion.plan import DEFAULT_SHARD_BYTES
 from convertkit.dialects.writing import DIALECTS
+from convertkit.dtypes import FLOAT_WORDS
 from convertkit.errors import refusal
 from convertkit.hub.arguments import from_hub
 from convertkit.verbs.case import Options, Result
@@ -22,8 +22,6 @@ from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report
 from convertkit.verbs.target import target_layers
-
-DTYPES: Mapping[str, str] = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 
 @from_hub("source", headers=("config_from", "target_model"))
@@ -52,9 +50,9 @@ def from_gguf(
     Raises:
         ConvertError: see ``docs/errors.md``; nothing is written unless the whole output is.
     """
-    if dtype not in DTYPES or dialect not in (None, *DIALECTS):
+    if dtype not in FLOAT_WORDS or dialect not in (None, *DIALECTS):
         raise refusal("E_USAGE", f"unknown dtype '{dtype}' or dialect '{dialect}'",
-                      fix=f"dtypes: {', '.join(DTYPES)}; dialects: {', '.join(DIALECTS)}")  # fmt: skip
+                      fix=f"dtypes: {', '.join(FLOAT_WORDS)}; dialects: {', '.join(DIALECTS)}")  # fmt: skip
     checkpoint = open_any(source)
     if checkpoint.container != "gguf":
         raise refusal("E_CONTAINER", "this command reads a GGUF", file=checkpoint.files[0].name,
@@ -62,7 +60,7 @@ def from_gguf(
     check_place(Path(out), checkpoint.paths, force=options.force or only_plan)
     config = None if config_from is None else _config_of(Path(config_from))
     layers = None if target_model is None else target_layers(target_model)
-    request = BackRequest(DTYPES[dtype], dialect, config, layers)
+    request = BackRequest(FLOAT_WORDS[dtype], dialect, config, layers)
     plan = plan_back(checkpoint, request, max_shard_bytes, header_slack_bytes)
     if only_plan:
         return dry_run(plan)

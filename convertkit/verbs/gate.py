@@ -21,6 +21,7 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import stop_on_signals
 from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import PackedModule
+from convertkit.dtypes import FLOAT_WORDS
 from convertkit.errors import Finding, finding, raise_all, refusal
 from convertkit.grids.nvfp4.devices import kernels_of
 from convertkit.hub.arguments import from_hub
@@ -33,7 +34,7 @@ from convertkit.release.reports import envelope, render_report
 from convertkit.release.rows import bytes_row, gate_row, gate_summary
 from convertkit.workers import worker_count
 
-STORED = {None: None, "bf16": "BF16", "f16": "F16", "f32": "F32"}
+STORED: Mapping[str | None, str | None] = dict(((None, None), *FLOAT_WORDS.items()))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from convertkit.conversion.identify import identify
 from convertkit.conversion.stop import Stop
 from convertkit.conversion.tiles import Buffers
 from convertkit.dialects.planes import find_packed
+from convertkit.dtypes import FLOAT_WORDS
 from convertkit.engines.rules import parse_engine
 from convertkit.errors import ConvertError, Finding, finding, shown
 from convertkit.progress import Progress
@@ -39,7 +40,7 @@ from convertkit.verbs.gate import gate
 from convertkit.workers import worker_count
 
 UNLIMITED: Mapping[str, float | None] = dict.fromkeys(DEFAULT_LIMITS)
-DTYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+WORDS = {dtype: word for word, dtype in FLOAT_WORDS.items()}
 AUDITED = ("layout", "kind", "dialect", "tensors", "packed_linears", "dense_linears", "fused_groups", "errors")
 MEASURED = ("elements", "changed", "flushed_blocks", "saturated", "rel_rms", "sqnr_db", "cosine", "max_abs_error")
 TOLERANCE = 1e-6
@@ -118,7 +119,7 @@ def _not_done(path: str, why: str, fix: str = "") -> Finding:
 def _expansion(work: Work, path: str) -> Iterator[Finding]:
     report, folder = work.reports[path], folder_of(path)
     pack = work.holding(report["source"]["files"], folder)
-    dtype = DTYPES.get(str(report["plan"]["parameters"].get("dtype")))
+    dtype = WORDS.get(str(report["plan"]["parameters"].get("dtype")))
     if report["plan"]["parameters"].get("arithmetic", "exact") != "exact" or dtype is None:
         yield _not_done(path, "only exact expansions are computed anew")
         return

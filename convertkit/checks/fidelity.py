@@ -205,10 +205,22 @@ def _passes(values: Mapping[str, Any], threshold: Threshold, limit: float) -> bo
     return bool(value <= limit if threshold.at_most else value >= limit)
 
 
+COUNTED = {
+    "flushed_fraction": ("flushed_blocks", "blocks", "blocks"),
+    "changed_fraction": ("changed", "elements", "elements"),
+    "saturated_fraction": ("saturated", "elements", "elements"),
+}
+"""Fractions with the counts that they are made of."""
+
+
 def _refused(row: Mapping[str, Any], metric: str, value: Any, asked: str, limit: Any) -> Finding:
     seen = "undefined" if value is None else format(value, ".6g") if isinstance(value, float) else str(value)
+    if metric in COUNTED and COUNTED[metric][0] in row["metrics"]:
+        part, whole, unit = COUNTED[metric]
+        seen += f" ({row['metrics'][part]:,} of {row['metrics'][whole]:,} {unit})"
+    where = "the whole checkpoint" if row["scope"] == "whole" else f"{row['scope']} '{shown(row['name'])}'"
     return finding(
-        "E_GATE", "error", f"{row['scope']} '{shown(row['name'])}': {metric} is {seen} and {asked}",
+        "E_GATE", "error", f"{where}: {metric} is {seen} and {asked}",
         tensor=row["name"] if row["scope"] == "tensor" else None,
         fix="look at how this weight was quantized; move the limit only if the loss is meant",
         data={"scope": row["scope"], "name": row["name"], "metric": metric, "value": value, "limit": limit},

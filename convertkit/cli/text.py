@@ -113,9 +113,13 @@ def finding_text(item: Finding) -> str:
 
 
 def _kind(item: Finding) -> tuple[object, ...]:
-    """What neighbours must share to be told as one: all but their cure and the numbers in the tensor's name."""
+    """What neighbours must share to be told as one: all but their cure and the numbers in the tensor's name. Of a
+    limit that many weights do not keep the first is told with its value."""
     family = None if item.where.tensor is None else re.sub(r"[0-9]+", "0", item.where.tensor)
-    return item.code, item.severity, item.message, replace(item.where, tensor=family)
+    message: object = item.message
+    if item.code == "E_GATE" and item.data.get("scope") in ("tensor", "group"):
+        message = (item.data["scope"], re.sub(r"[0-9]+", "0", item.data["name"]), item.data["metric"])
+    return item.code, item.severity, message, replace(item.where, tensor=family)
 
 
 def findings_text(findings: Iterable[Finding]) -> str:

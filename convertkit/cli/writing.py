@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ from convertkit.verbs.planned import DryRun
 if TYPE_CHECKING:
     from convertkit.conversion.plan import Plan
     from convertkit.verbs.case import Options, Result  # at run time it brings the compiled kernels
+
+MAX_REASONS = 4
+"""Reasons for dropped tensors that are told; reports have one for each tensor."""
 
 TIMINGS = "CONVERTKIT_TIMINGS"
 """With this in the environment ``--json`` also holds seconds per stage; for benchmarks."""
@@ -193,7 +197,9 @@ def _done(made: Result, what: str) -> Outcome:
     if plan.drops:
         told = ("GGUF_REPORT.json", "REPAIR_REPORT.json")
         listed = next((name for name in told if name in made.reports), "LOAD_SHAPE_AUDIT.json")
+        reasons = Counter(drop.reason for drop in plan.drops).most_common(MAX_REASONS)
         lines.append(f"  dropped: {count_text(len(plan.drops), 'tensor')}, listed in {listed}")
+        lines.extend(f"    {count_text(count)}: {reason}" for reason, count in reasons)
     if made.carried:
         lines.append(f"  carried over from the old output: {', '.join(made.carried)}")
     lines.append(f"  check it: convertkit {'verify' if made.manifest else 'audit'} {shlex.quote(place)}")

@@ -114,7 +114,10 @@ def _parse(raw: bytes, name: str) -> tuple[dict[str, Any], dict[str, str], tuple
     except RecursionError:
         raise refusal("E_ST_HEADER", "the header is nested too deeply", file=name) from None
     except ValueError as error:
-        raise refusal("E_ST_HEADER", f"the header is not JSON: {shown(error)}", file=name) from None
+        what = f"the header is not JSON: {shown(error)}"
+        if text.endswith("\0"):
+            what = f"the header is padded with {len(text) - len(text.rstrip(chr(0)))} NUL bytes, not with spaces"
+        raise refusal("E_ST_HEADER", what, file=name) from None
     if isinstance(entries, Duplicate):
         raise refusal(
             "E_ST_DUP_KEY", f"'{shown(entries.key)}' occurs twice in the header", file=name, tensor=entries.key

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
+from convertkit.containers.folder import CONFIG
 from convertkit.conversion.oddities_layout import layout_oddities
 from convertkit.dtypes import FLOATS
 from convertkit.errors import Finding, finding
@@ -66,7 +67,7 @@ def _label(config: Mapping[str, Any], layout: Layout) -> Iterator[Finding]:
         return
     message = f"the config says {label}, the tensors are those of {layout.name}"
     fix = "engines choose their model by the config: correct 'architectures'"
-    yield _warning("W_LAYOUT_LABEL", message, file="config.json", key="architectures", fix=fix)
+    yield _warning("W_LAYOUT_LABEL", message, file=CONFIG, key="architectures", fix=fix)
 
 
 def _sliding_window(config: Mapping[str, Any], layout: Layout) -> Iterator[Finding]:
@@ -80,7 +81,7 @@ def _sliding_window(config: Mapping[str, Any], layout: Layout) -> Iterator[Findi
         missing.append("use_sliding_window")
     for key in missing:
         message = f"layers are sliding_attention, but '{key}' is not set: readers ignore the window or refuse"
-        yield _warning("W_SLIDING_WINDOW", message, file="config.json", key=key, fix=f"set '{key}'")
+        yield _warning("W_SLIDING_WINDOW", message, file=CONFIG, key=key, fix=f"set '{key}'")
 
 
 NESTED_VISION = tuple(f"model.language_model.{segment}." for segment in VISION_SEGMENTS)
@@ -90,8 +91,8 @@ def _prefixes(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
     names = checkpoint.tensors
     nested = [name for name in names if name.startswith(NESTED_VISION)]
     if nested:
-        message = f"{len(nested)} vision tensors lie below the language model; engines skip them and run without"
-        fix = "convertkit fix-keys --preset nested-vision"
+        message = f"{len(nested)} vision tensors lie below the language model, where vLLM and transformers do not look"
+        fix = "fix-keys --preset nested-vision"
         yield _warning("W_VISION_NESTED", message, tensor=nested[0], fix=fix, data={"count": len(nested)})
     doubled = [name for name in names if _doubled(name)]
     if doubled:
@@ -122,7 +123,7 @@ def _dtype(checkpoint: Checkpoint) -> Iterator[Finding]:
         return
     found = max(sorted(sizes), key=lambda dtype: sizes[dtype])
     message = f"the config states {stated}, the matrices are {found}"
-    yield _warning("W_CONFIG_DTYPE", message, file="config.json", key="dtype")
+    yield _warning("W_CONFIG_DTYPE", message, file=CONFIG, key="dtype")
 
 
 def _codebooks(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -142,7 +143,7 @@ def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Fin
     if isinstance(config.get("vision_config"), Mapping) and not segments.intersection(VISION_SEGMENTS):
         message = "the config describes a vision tower, but no tensor belongs to one"
         fix = "fetch the tower's weights, or take the config of the text-only model"
-        yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key="vision_config", fix=fix)
+        yield _warning("W_ADVERTISED_ABSENT", message, file=CONFIG, key="vision_config", fix=fix)
     for key in PREDICTION_KEYS:
         count = config_value(config, key)
         layers = config_value(config, "num_hidden_layers")
@@ -155,7 +156,7 @@ def _absent(config: Mapping[str, Any], modules: tuple[str, ...]) -> Iterator[Fin
         ):
             message = f"the config states {count} layers of multi-token prediction, but no tensor belongs to one"
             fix = "fetch them; if they never were there, repair --set-config says so in the config"
-            yield _warning("W_ADVERTISED_ABSENT", message, file="config.json", key=key, fix=fix)
+            yield _warning("W_ADVERTISED_ABSENT", message, file=CONFIG, key=key, fix=fix)
 
 
 def _advertises(config: Mapping[str, Any]) -> bool:

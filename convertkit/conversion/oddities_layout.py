@@ -81,6 +81,10 @@ def _ranks(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield _warning("W_EXPERT_RANK", message, tensor=wrong[0], data={"count": len(wrong)})
 
 
+ENGINE_STACKED = ("experts.w13_weight", "experts.w2_weight")
+"""Names that vLLM's own parameters have; ``repair --split w13`` takes those apart."""
+
+
 def _stacks(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Dense experts of a layer in one tensor: right for transformers 5, and no linear that could be packed."""
     found = [
@@ -90,7 +94,8 @@ def _stacks(checkpoint: Checkpoint) -> Iterator[Finding]:
     ]
     if found:
         message = f"{len(found)} tensors hold all experts of a layer; experts are packed one by one"
-        fix = "to pack them: repair --split experts first"
+        kind = "w13" if found[0].endswith(ENGINE_STACKED) else "experts"
+        fix = f"to pack them: repair --split {kind} first"
         yield finding("N_EXPERTS_STACKED", "note", message, tensor=found[0], fix=fix, data={"count": len(found)})
 
 

@@ -80,12 +80,15 @@ def template_fault(template: str) -> str | None:
     return None
 
 
+EXAMPLE = "for example layers.{i}.mlp.{x}; {rest} is any run of parts, also none"
+
+
 @lru_cache(maxsize=4096)
 def compile_template(template: str) -> Pattern:
     """Compile a template. Raises ConvertError E_PATTERN if it is malformed."""
     fault = template_fault(template)
     if fault:
-        raise refusal("E_PATTERN", f"the pattern '{template}' {fault}", fix="for example layers.{i}.mlp.{x}")
+        raise refusal("E_PATTERN", f"the pattern '{template}' {fault}", fix=EXAMPLE)
     segments = tuple(template.split("."))
     counts: dict[str, int] = {}
     keys: list[str] = []
@@ -225,7 +228,7 @@ def _pattern_fault(pattern: str) -> Finding | None:
     fault = template_fault(pattern)
     if fault is None:
         return None
-    return finding("E_PATTERN", "error", f"the pattern '{pattern}' {fault}", fix="for example layers.{i}.mlp.{x}")
+    return finding("E_PATTERN", "error", f"the pattern '{pattern}' {fault}", fix=EXAMPLE)
 
 
 def _matching(pattern: str, modules: Iterable[str]) -> set[str]:

@@ -142,6 +142,9 @@ def test_findings_name_the_tensor_the_metric_the_value_and_the_limit() -> None:
     assert found[0].data == {"scope": "tensor", "name": "x.weight", "metric": "rel_rms", "value": 0.2, "limit": 0.1}
     assert found[0].message == "tensor 'x.weight': rel_rms is 0.2 and must be at most 0.1"
     assert found[1].message.startswith("group 'x'")
+    assert found[2].message.startswith("the whole checkpoint: rel_rms is 0.2")
+    [item] = judge([row(tally, "x.weight")], {"max_rel_rms": None, "max_changed": 0.1})
+    assert item.message == "tensor 'x.weight': changed_fraction is 0.5 (50 of 100 elements) and must be at most 0.1"
 
 
 @pytest.mark.parametrize("name", sorted(THRESHOLDS))

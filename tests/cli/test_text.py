@@ -160,3 +160,18 @@ def test_what_is_said_of_every_layer_is_told_once() -> None:
         "error E_REFERENCE: shape [tensor 'b.0.w']",
         "  fix for these 3: f",
     ]
+
+
+def test_a_limit_that_a_kind_of_weights_does_not_keep_is_told_once_for_each_metric() -> None:
+    found = [
+        finding(
+            "E_GATE", "error", f"tensor 'a.{layer}.w': {metric} is 0.{layer}", tensor=f"a.{layer}.w",
+            data={"scope": "tensor", "name": f"a.{layer}.w", "metric": metric},
+        )
+        for layer in range(3)
+        for metric in ("rel_rms", "cosine")
+    ]  # fmt: skip
+    assert findings_text(found).splitlines() == [
+        "error E_GATE: tensor 'a.0.w': rel_rms is 0.0 [tensor 'a.0.w'] and 2 more like it",
+        "error E_GATE: tensor 'a.0.w': cosine is 0.0 [tensor 'a.0.w'] and 2 more like it",
+    ]

@@ -226,3 +226,19 @@ def test_misaligned_tensors_are_counted_and_laid_out_anew(tmp_path: Path) -> Non
     for ref in open_checkpoint(tmp_path / "out").tensors.values():
         assert ref.start % {"F32": 4, "U8": 1}[ref.spec.dtype] == 0
     assert tensors(tmp_path / "out") == tensors(tmp_path / "m")
+
+
+def test_a_header_padded_with_nul_is_told_as_that(tmp_path: Path) -> None:
+    header = {"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    path = raw(tmp_path / "m" / "model.safetensors", header, b"x", b"\0" * 5)
+    with pytest.raises(ConvertError) as caught:
+        open_checkpoint(path.parent)
+    assert caught.value.code == "E_ST_HEADER"
+    assert "padded with 5 NUL bytes" in str(caught.value)
+
+
+@pytest.mark.parametrize(("leaf", "kind"), [("gate_up_proj", "experts"), ("w13_weight", "w13")])
+def test_the_cure_of_stacked_experts_is_the_repair_for_their_names(tmp_path: Path, leaf: str, kind: str) -> None:
+    stack = spec(f"model.layers.0.mlp.experts.{leaf}", "BF16", 2, 32, 32)
+    codes = found(tmp_path, [*causal_lm(), stack], LM_CONFIG)
+    assert codes["N_EXPERTS_STACKED"].fix == f"to pack them: repair --split {kind} first"

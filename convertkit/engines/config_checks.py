@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from convertkit.engines.hf_fields import misfit
 from convertkit.engines.model import stop
 
 MODEL_TYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", re.ASCII)
@@ -30,49 +31,6 @@ def check_layers(values: Mapping[str, Any], engine: str = "vllm") -> None:
         raise stop("config", f"RoPE requires an even head_dim, got {head}", f"{engine}.rope", key="head_dim")
 
 
-NEVER_NULL = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-              "hidden_act", "max_position_embeddings", "initializer_range", "rms_norm_eps", "use_cache",
-              "tie_word_embeddings", "attention_bias")  # fmt: skip
-NEVER_NULL_OF: Mapping[str, tuple[str, ...]] = {
-    "qwen3": (*NEVER_NULL, "head_dim", "use_sliding_window", "max_window_layers", "attention_dropout"),
-    "llama": (*NEVER_NULL, "mlp_bias"),
-}
-"""Fields of transformers' config classes that have a default and refuse null, by model type."""
-NEVER_NULL_INSIDE = (*NEVER_NULL, "attention_dropout", "linear_conv_kernel_dim", "linear_key_head_dim",
-                     "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "num_experts",
-                     "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok",
-                     "output_router_logits", "router_aux_loss_coef", "image_token_id", "video_token_id",
-                     "vision_start_token_id", "vision_end_token_id", "in_channels", "depth", "num_heads", "patch_size",
-                     "temporal_patch_size", "spatial_merge_size", "out_hidden_size",
-                     "num_position_embeddings")  # fmt: skip
-"""The same for models with experts, hybrid ones and their towers."""
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_float(value: Any) -> bool:
-    return type(value) is float
-
-
-_TYPED: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("use_cache", "tie_word_embeddings", "attention_bias"), _is_flag),
-    **dict.fromkeys(("initializer_range", "rms_norm_eps"), _is_float),
-    **dict.fromkeys(("pad_token_id", "bos_token_id"), _is_id),
-    "eos_token_id": lambda value: _is_id(value) or (isinstance(value, list) and all(map(_is_id, value))),
-    "attention_dropout": lambda value: type(value) in (int, float),
-}
-TYPED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "qwen3": {**_TYPED, "use_sliding_window": _is_flag},
-    "llama": {**_TYPED, "mlp_bias": _is_flag, "pretraining_tp": _is_id,
-              "initializer_range": lambda value: _is_float(value) and 0 <= value <= 1},
-}  # fmt: skip
-"""Fields of transformers' classes that take one type, by model type; sizes and lists are looked at elsewhere."""
 LAYER_TYPES = frozenset(
     {"full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
      "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
@@ -86,7 +44,7 @@ RENAMED_LAYERS: Mapping[str, str] = {
 }  # fmt: skip
 """What transformers makes of earlier names."""
 DTYPES = frozenset(
-    {"bfloat16", "float16", "half", "float32", "float", "float64", "double", "auto", "float8_e4m3fn", "float8_e5m2",
+    {"bfloat16", "float16", "half", "float32", "float", "float64", "double", "float8_e4m3fn", "float8_e5m2",
      "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "int8", "int16", "int32", "int64",
      "short", "int", "long", "uint8", "uint16", "uint32", "uint64", "bool", "cfloat", "cdouble", "complex32",
      "complex64", "complex128", "qint8", "quint8", "qint32"}
@@ -94,17 +52,14 @@ DTYPES = frozenset(
 """Attributes of torch that a config may name."""
 
 
-def check_nulls(config: Mapping[str, Any], model_type: str, engine: str = "vllm") -> None:
-    """Raises Stop for a field that is null and may not be, and for a dtype that torch has not."""
-    for key in NEVER_NULL_OF.get(model_type, NEVER_NULL_INSIDE):
-        if key in config and config[key] is None:
-            message = f"Validation error for field '{key}': null is not of its type"
-            raise stop("config", message, f"{engine}.config-null", key=key)
-    for key, check in TYPED.get(model_type, {}).items():
-        value = config.get(key)
-        if value is not None and not check(value):
-            message = f"Validation error for field '{key}': {value!r} is not of its type"[:200]
-            raise stop("config", message, f"{engine}.config-type", key=key)
+def check_fields(config: Mapping[str, Any], fields: Mapping[str, str], engine: str = "vllm") -> None:
+    """Raises Stop for a field of ``fields`` (``hf_fields``) that is null or of another type than its class takes, and
+    for a dtype that torch has not."""
+    key = misfit(config, fields)
+    if key is not None:
+        message = f"Validation error for field '{key}': {config[key]!r} is not of its type"[:200]
+        rule = "config-null" if config[key] is None else "config-type"
+        raise stop("config", message, f"{engine}.{rule}", key=key)
     check_dtype(config, engine)
 
 
@@ -113,7 +68,7 @@ def check_dtype(config: Mapping[str, Any], engine: str = "vllm") -> None:
     stated = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
     if isinstance(stated, list):
         raise stop("config", "list index out of range: the dtype is a list", f"{engine}.config-null", key="dtype")
-    if isinstance(stated, str) and stated.removeprefix("torch.") not in DTYPES:
+    if isinstance(stated, str) and stated not in DTYPES:
         raise stop("config", f"module 'torch' has no attribute '{stated}'", f"{engine}.config-null", key="dtype")
 
 

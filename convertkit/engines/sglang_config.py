@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from convertkit.engines.config_checks import MODEL_TYPE, RENAMED_LAYERS, check_layers, check_llama, check_nulls
+from convertkit.engines.config_checks import MODEL_TYPE, RENAMED_LAYERS, check_fields, check_layers, check_llama
+from convertkit.engines.hf_fields import FIELDS
 from convertkit.engines.model import Refused, Stop, Unknown, stop
 from convertkit.engines.sglang_rope import check_rope
 from convertkit.engines.vllm_draft import FLAT_DEFAULTS, VllmDraft, with_defaults
@@ -83,7 +84,7 @@ def read_draft(config: Mapping[str, Any], target: Target) -> VllmDraft:
 
 def _typed(config: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """A config as transformers' typed class holds it, and what SGLang asks of its parts."""
-    check_nulls(config, model_type, "sglang")
+    check_fields(config, FIELDS.get(model_type, {}), "sglang")
     values = with_defaults(config, defaults)
     check_layers(values, "sglang")
     if model_type == "llama":

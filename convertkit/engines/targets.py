@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from convertkit.engines import llamacpp_load, sglang_targets, tensorrt_llm_targets, transformers_load, vllm_targets
+from convertkit.engines.config_checks import check_fields
 from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.files import stopped_at_files
-from convertkit.engines.model import Load, Refused
+from convertkit.engines.hf_fields import parts
+from convertkit.engines.model import Load, Refused, Stop
 from convertkit.engines.rules import Asked
 from convertkit.engines.source import Source
 
@@ -22,8 +24,8 @@ LOADERS: Mapping[str, TargetLoader] = {
 }
 """How each engine loads a target, given the number of ranks."""
 
-NEED_MODEL_TYPE = ("vllm", "sglang", "transformers")
-"""Engines that let transformers choose the class of a config."""
+BY_CLASS = ("vllm", "sglang", "transformers")
+"""Engines that read a config with the class of transformers that its ``model_type`` names."""
 
 
 def target_in(asked: Asked, source: Source, ranks: int) -> Load:
@@ -31,12 +33,26 @@ def target_in(asked: Asked, source: Source, ranks: int) -> Load:
     if not asked.proven:
         known = ", ".join(asked.engine.proven)
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
+    refusal = _class_refusal(asked.engine.name, source)
+    if refusal is not None:
+        return stopped_at_files(Load((refusal,)), source)
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
         unknown = Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
         return stopped_at_files(unknown, source)
-    if source.config.get("model_type") is None and asked.engine.name in NEED_MODEL_TYPE:
-        message = "Unrecognized model. Should have a `model_type` key in its config.json."
-        rule = f"{asked.engine.name}.model-type"
-        return stopped_at_files(Load((Refused("config", message, rule, key="model_type"),)), source)
     return stopped_at_files(LOADERS[asked.engine.name](source, ranks), source)
+
+
+def _class_refusal(engine: str, source: Source) -> Refused | None:
+    """What transformers' classes refuse of a config, whatever else is in it."""
+    if engine not in BY_CLASS:
+        return None
+    if source.config.get("model_type") is None:
+        message = "Unrecognized model. Should have a `model_type` key in its config.json."
+        return Refused("config", message, f"{engine}.model-type", key="model_type")
+    try:
+        for part, fields in parts(source.config):
+            check_fields(part, fields, engine)
+    except Stop as stopped:
+        return stopped.refused
+    return None

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from convertkit.engines.config_checks import check_dtype, check_layers, check_nulls
+from convertkit.engines.config_checks import check_dtype, check_fields, check_layers
+from convertkit.engines.hf_fields import FIELDS
 from convertkit.engines.model import Stop, Unknown, stop
 from convertkit.engines.vllm_draft import (
     CLASSES,
@@ -83,7 +84,7 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
     if model_type is None:
         message = "Unrecognized model: config.json should have a `model_type` key"
         raise stop("config", message, "vllm.model-type", key="model_type")
-    check_nulls(config, str(model_type))
+    check_fields(config, FIELDS.get(str(model_type), {}))
     values = with_defaults(config, defaults or {})
     check_layers(values)
     hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")

@@ -113,7 +113,7 @@ def sizes_of(config: Mapping[str, Any], ranks: int, defaults: Mapping[str, int])
     values = {symbol: value for symbol, value in found.items() if isinstance(value, int)}
     values = {**defaults, **values}
     values.setdefault("nkv", values.get("nh", 0))
-    if "hd" not in values and values.get("nh"):
+    if not values.get("hd") and values.get("nh"):
         values["hd"] = values.get("H", 0) // values["nh"]
     return Sizes(config, values, ranks)
 

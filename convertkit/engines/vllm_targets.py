@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convertkit.engines.config_checks import check_layers, check_nulls
+from convertkit.engines.config_checks import check_fields, check_layers, check_llama
+from convertkit.engines.hf_fields import parts
 from convertkit.engines.model import Load, Note, Stop, Unknown, Wrong, stop
 from convertkit.engines.quantized import Grid
 from convertkit.engines.source import Source
 from convertkit.engines.target_tables import TARGETS, Experts, Module, Prefixes, Row, Single, TargetTable
+from convertkit.engines.vllm_rope import check_rope
 from convertkit.engines.vllm_target_quant import EXPERTS, target_quantization
 from convertkit.engines.vllm_target_rows import follow
 from convertkit.engines.vllm_target_shapes import Sizes, check_heads, sizes_of
@@ -60,10 +62,13 @@ def _load(source: Source, table: TargetTable, ranks: int) -> Load:
 
 def _checked(config: Mapping[str, Any], sizes: Sizes) -> None:
     """What the config classes refuse. Raises Stop; Unknown for a model type that is another than the architecture's."""
-    tower = config.get("vision_config")
-    for part in (config, sizes.text, tower if isinstance(tower, Mapping) else {}):
-        check_nulls(part, str(part.get("model_type")))
+    for part, fields in parts(config):
+        check_fields(part, fields)
     check_layers(sizes.text)
+    if sizes.text.get("model_type") == "llama":
+        check_llama(sizes.text)
+    check_rope({"head_dim": sizes.values.get("hd"), **sizes.text}, flat=True, dflash=False)
+    _check_values(config, sizes)
     kind = config.get("model_type")
     if kind is None:
         raise stop("config", "Unrecognized model: config.json should have a `model_type` key", "vllm.model-type",
@@ -71,6 +76,31 @@ def _checked(config: Mapping[str, Any], sizes: Sizes) -> None:
     for stated in (kind, sizes.text.get("model_type", kind)):
         if stated not in MODEL_TYPES:
             raise Unknown(f"the model type {stated} is not one that convertkit's tables of vLLM describe")
+
+
+ACTIVATIONS = frozenset({"gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish",
+                         "quick_gelu", "tanh", "sigmoid", "xielu"})  # fmt: skip
+"""Of vision towers (``layers/activation.py:793``)."""
+
+
+def _check_values(config: Mapping[str, Any], sizes: Sizes) -> None:
+    """Values that layers refuse as they are created. Raises Stop."""
+    tower = config.get("vision_config")
+    tower = tower if isinstance(tower, Mapping) else {}
+    dense = sizes.text.get("model_type") != "qwen3_moe" or sizes.text.get("mlp_only_layers")
+    if dense and sizes.text.get("hidden_act", "silu") != "silu":
+        message = f"Unsupported activation: {sizes.text['hidden_act']}. Only silu is supported for now."
+        raise stop("create", message, "vllm.activation", key="hidden_act")
+    if tower.get("hidden_act", "silu") not in ACTIVATIONS:
+        raise stop("create", f"KeyError: {tower['hidden_act']!r}", "vllm.activation", key="hidden_act")
+    if 0 in (sizes.values.get("nkv"), tower.get("num_heads")):
+        raise stop("create", "integer modulo by zero: there are no heads", "vllm.kv-heads", key="num_key_value_heads")
+    if not isinstance(sizes.text.get("attn_output_gate", True), int):
+        raise stop("create", "attn_output_gate is no flag", "vllm.config-type", key="attn_output_gate")
+    if not isinstance(tower.get("deepstack_visual_indexes", []), list):
+        raise stop("create", "object has no len()", "vllm.config-type", key="deepstack_visual_indexes")
+    if tower.get("deepstack_visual_indexes") or sizes.text.get("shared_expert_intermediate_size") == 0:
+        raise Unknown("towers with deepstack and experts without a shared one are not described")
 
 
 MODEL_TYPES = frozenset({"llama", "qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})

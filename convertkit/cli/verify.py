@@ -33,7 +33,7 @@ VERDICTS = {
 @click.option("--strict", is_flag=True, help="Accept no exception: warnings are failures.")
 @click.option("--card", is_flag=True, help="Compare every number that README.md states with files and reports.")
 @click.option("--from", "sums", type=click.Path(path_type=Path), metavar="LIST",
-              help="Verify against this SHA256SUMS or hub file list (JSON) instead of the folder's own.")  # fmt: skip
+              help="Verify against this SHA256SUMS, MANIFEST.json or list of a hub (JSON) instead.")  # fmt: skip
 @click.option("--recompute", is_flag=True, help="Compute the reports anew from the weights and compare.")
 @click.option("--source", type=SourcePath(), metavar="SRC",
               help="With --recompute: what the weights were made from, to measure them again.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a folder should hold by a list that somebody else published: SHA256SUMS, or a file list of a hub as JSON.
+"""What a folder should hold by a list from elsewhere: SHA256SUMS, a MANIFEST.json, or a file list of a hub as JSON.
 
 A hub's list is the answer of ``/api/models/NAME/tree/REVISION?recursive=true`` (``path``, ``size``, ``oid``,
 ``lfs.oid``) or the ``siblings`` of ``/api/models/NAME?blobs=true`` (``rfilename``, ``size``, ``blobId``,
@@ -18,7 +18,8 @@ from convertkit.containers.strict_json import parse_json
 from convertkit.errors import ConvertError, Finding, finding, refusal, shown
 from convertkit.release.expected import Expected
 from convertkit.release.manifest import FileEntry
-from convertkit.release.paths import path_fault
+from convertkit.release.manifest_reader import ReadManifest, parse_manifest
+from convertkit.release.paths import ROWS, path_fault
 from convertkit.release.sums import read_sums
 
 MAX_LIST_BYTES = 1 << 28
@@ -29,14 +30,17 @@ def read_listing(root: Path, listing: Path) -> Expected:
     """The files that ``listing`` states for the folder ``root``.
 
     Raises ``ConvertError``: E_NOT_FOUND, E_JSON, E_MANIFEST_SCHEMA, E_MANIFEST_PATH, E_MANIFEST_EMPTY and the codes of
-    ``read_sums``.
+    ``read_sums`` and ``read_manifest``.
     """
     data = read_small(listing.parent, listing.name, MAX_LIST_BYTES)
     if data.lstrip()[:1] not in (b"[", b"{"):
         sums = read_sums(data, listing.name)
         files = {path: FileEntry(path, None, sha256) for path, sha256 in sums.items()}
         return Expected(files, manifests=(listing.name,), release_sha256=hashlib.sha256(data).hexdigest())
-    rows = _rows(parse_json(data, listing.name), listing.name)
+    document = parse_json(data, listing.name)
+    if isinstance(document, dict) and str(document.get("schema")).startswith("convertkit.manifest/"):
+        return _by_manifest(parse_manifest(data, listing.name, lambda name: read_small(listing.parent, name)), listing)
+    rows = _rows(document, listing.name)
     findings: list[Finding] = []
     files = {}
     for path, row in rows.items():
@@ -44,11 +48,19 @@ def read_listing(root: Path, listing: Path) -> Expected:
     return Expected(files, findings=tuple(findings), manifests=(listing.name,))
 
 
+def _by_manifest(found: ReadManifest, listing: Path) -> Expected:
+    files = {entry.path: entry for entry in found.manifest.files}
+    if found.rows is not None:
+        files[ROWS] = found.rows
+    return Expected(files, found.manifest.tensors, found.manifest.supersedes, manifests=(listing.name,))
+
+
 def _rows(document: Any, file: str) -> dict[str, Mapping[str, Any]]:
     """Rows of files by path."""
     items = document.get("siblings") if isinstance(document, dict) else document
     if not isinstance(items, list):
-        raise refusal("E_MANIFEST_SCHEMA", "not a list of files of a hub", file=file)
+        message = "neither a MANIFEST.json nor a list of files of a hub"
+        raise refusal("E_MANIFEST_SCHEMA", message, file=file)
     rows: dict[str, Mapping[str, Any]] = {}
     faults: list[Finding] = []
     for item in items:

@@ -350,6 +350,22 @@ def test_sums_of_others(out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[
     assert main(["verify", str(out), "--from", str(tmp_path / "SUMS")]) == 1
 
 
+def test_a_manifest_that_was_kept_elsewhere(out: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    shutil.copy(out / "MANIFEST.json", kept)
+    found = verify(out, sums=kept)
+    assert found.status == 0
+    assert found.summary["tensors"] == verify(out).summary["tensors"]
+    older = tmp_path / "older"
+    shutil.copytree(out, older)
+    edit(out / "config.json", "64", "65")
+    assert codes(out, sums=kept) >= {"E_DIGEST"}
+    manifest(out, supersedes=older)
+    shutil.copy(out / "MANIFEST.json", kept)
+    shutil.copy(older / "config.json", out / "config.json")
+    assert codes(out, sums=kept) >= {"E_EARLIER_RELEASE"}
+
+
 @pytest.mark.parametrize("text", ['{"siblings": 3}', '[{"path": 3}]', '[{"path": "../x", "size": 1}]', "[]"])
 def test_lists_that_are_none(out: Path, tmp_path: Path, text: str) -> None:
     (tmp_path / "list.json").write_text(text)

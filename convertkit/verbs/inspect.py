@@ -61,7 +61,7 @@ def inspect(path: str | os.PathLike[str], *, tensors: bool = False, scan: bool =
             "confidence": identity.confidence,
             "reasons": list(identity.reasons),
         },
-        "dialect": identity.dialect,
+        "dialect": "ggml" if checkpoint.container == "gguf" else identity.dialect,
         "quantization": _scheme(identity.scheme),
         "parameters": 0,
         "tensors": len(checkpoint.tensors),

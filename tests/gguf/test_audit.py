@@ -60,6 +60,7 @@ def test_what_we_write_passes(kind: str, files: Path) -> None:
     assert [item for item in result.findings if item.severity == "error"] == []
     assert result.status == 0
     document = inspect(files / f"{kind}.gguf", tensors=True)
+    assert document["dialect"] == "ggml"
     assert document["layout"]["confidence"] == "certain"
     assert "other" not in {row["role"] for row in document["families"]}
 

@@ -35,6 +35,8 @@ def _pairs(context: click.Context, option: click.Parameter, words: tuple[str, ..
 @folder_argument("out")
 @click.option("--rebuild-index", is_flag=True, help="Make the shard index from the headers of all files.")
 @click.option("--dedupe", is_flag=True, help="Keep one of tensors that several files hold, if they are equal.")
+@click.option("--drop", multiple=True, metavar="PATTERN", help="Leave out tensors of these names; may be repeated.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Leave out all others; may be repeated.")
 @click.option("--drop-tied", is_flag=True, help="Drop a head that equals the embeddings byte for byte.")
 @click.option("--strip-quant-residue", is_flag=True, help="Remove quantization config and scales of dense weights.")
 @click.option(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from convertkit.checkpoint import TensorRef
+from convertkit.checkpoint import Checkpoint, TensorRef
 from convertkit.containers.folder import CONFIG, QUANT_CONFIG
+from convertkit.conversion.identify import identify
 from convertkit.conversion.planners import DTYPE_KEYS
+from convertkit.conversion.repair_drops import head_is_left_out
 from convertkit.conversion.repair_work import RepairRequest, Work, same_bytes
 from convertkit.dialects.planes import Planes, find_packed
 from convertkit.dialects.scheme import (
@@ -53,9 +55,15 @@ def set_config(work: Work, request: RepairRequest) -> None:
 
 def planes_after(work: Work) -> Planes:
     """What is quantized among the tensors that will be there."""
+    return find_packed(checkpoint_after(work))
+
+
+def checkpoint_after(work: Work) -> Checkpoint:
+    """Names, shapes and config that will be there; the places of the tensors mean nothing."""
     stored, first = work.source.tensors, work.source.files[0].name
     files = {spec: stored[spec.name].file if spec.name in stored else first for spec in work.specs()}
-    return find_packed(replace(work.source, tensors={spec.name: TensorRef(spec, files[spec], 0) for spec in files}))
+    tensors = {spec.name: TensorRef(spec, files[spec], 0) for spec in files}
+    return replace(work.source, tensors=tensors, config=work.config, quant_config=work.quant_config)
 
 
 def _refuse_unread(planes: Planes, option: str) -> None:
@@ -103,7 +111,7 @@ def requantize(work: Work, option: str) -> None:
 
 
 def _set_head(work: Work) -> None:
-    if work.identity.kind not in ("causal-lm", "multimodal-lm"):
+    if work.identity.kind not in ("causal-lm", "multimodal-lm") or head_is_left_out(work):
         return
     modules = [module_of(spec.name).split(".") for spec in work.specs()]
     stored = any("lm_head" in parts for parts in modules)
@@ -123,7 +131,8 @@ def _head_repeats(work: Work) -> bool:
 
 def _set_mtp(work: Work) -> None:
     """Layers of multi-token prediction that the config promises and no tensor belongs to."""
-    absent = {item.where.key for item in work.identity.findings if item.code == "W_ADVERTISED_ABSENT"}
+    found = identify(checkpoint_after(work)).findings
+    absent = {item.where.key for item in found if item.code == "W_ADVERTISED_ABSENT"}
     for key in PREDICTION_KEYS:
         if key in absent:
             set_everywhere(work, key, 0)

@@ -21,10 +21,13 @@ from convertkit.layouts.rules import module_of
 class RepairRequest:
     """What ``repair`` was asked for, option by option. ``shard_bytes`` is that of ``--shard``; ``groups`` are more
     fused groups for ``--tie-scales``, each ``a.{i}.to_q,a.{i}.to_k``. ``d2t`` is the form that the map of a reduced
-    vocabulary gets, ``d2t_holds`` the one that the user states it has (``vocabulary.FORMS``)."""
+    vocabulary gets, ``d2t_holds`` the one that the user states it has (``vocabulary.FORMS``). ``drop`` and ``keep`` are
+    templates over names of tensors."""
 
     rebuild_index: bool = False
     dedupe: bool = False
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     drop_tied: bool = False
     strip_quant_residue: bool = False
     normalise_kv_scales: str | None = None

@@ -10,6 +10,7 @@ from convertkit.conversion.repair_config import (
     requantize,
     set_config,
 )
+from convertkit.conversion.repair_drops import drop_named
 from convertkit.conversion.repair_maps import bring_map
 from convertkit.conversion.repair_steps import (
     INDEX_CODES,
@@ -49,6 +50,7 @@ REPAIRS: tuple[Repair, ...] = (
     Repair("--rebuild-index", lambda r: r.rebuild_index, rebuild_index,
            INDEX_CODES, "the index, from the headers of all files"),
     Repair("--dedupe", lambda r: r.dedupe, dedupe, ("E_INDEX_MISMATCH",), "tensors that several files hold, if equal"),
+    Repair("--drop/--keep", lambda r: bool(r.drop or r.keep), drop_named, (), "tensors by their names"),
     Repair("--drop-tied", lambda r: r.drop_tied, drop_tied, (), "a head that repeats the embeddings"),
     Repair("--strip-quant-residue", lambda r: r.strip_quant_residue, strip_quant_residue,
            ("E_PACK_AMBIGUOUS", "E_QCONFIG", "W_QCONFIG_MISMATCH"), "quantization config and scales of dense weights"),

@@ -65,6 +65,8 @@ def repair(
     """
     if request.merge and request.shard_bytes is not None:
         raise refusal("E_USAGE", "--shard and --merge exclude each other")
+    if request.drop and request.keep:
+        raise refusal("E_USAGE", "--drop and --keep exclude each other")
     if request.metadata.get("format", "pt") != "pt":
         raise refusal("E_USAGE", "format is always 'pt': readers of PyTorch models refuse other files")
     for pair in request.metadata.items():

@@ -40,6 +40,8 @@ FOREIGN = (
     (b"version ", "a Git LFS pointer, not the file it points to"),
     (b"\x1f\x8b", "a gzip archive"),
 )
+TEXT = frozenset((*range(0x20, 0x7F), *b"\t\r\n"))
+"""Bytes that text begins with; as the length of a header eight of them mean more than any file holds."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def _header_length(fd: int, size: int, name: str) -> int:
     if size < 8:
         raise refusal("E_ST_TRUNCATED", f"{size} bytes cannot hold a header", file=name, fix="fetch the file again")
     length = int.from_bytes(start[:8], "little")
+    if length > MAX_HEADER_BYTES and all(byte in TEXT for byte in start[:8]):
+        raise refusal("E_ST_NOT_SAFETENSORS", "this is text", file=name, fix="name the weight file, or its folder")
     if length > MAX_HEADER_BYTES:
         raise refusal(
             "E_ST_HEADER_TOO_LARGE", f"header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}", file=name

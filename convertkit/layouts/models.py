@@ -142,8 +142,8 @@ CAUSAL_LM = Layout("causal-lm", "causal-lm", (*VISION, *LANGUAGE), MODEL_FUSED, 
 MULTIMODAL_LM = Layout("multimodal-lm", "multimodal-lm", (*VISION, *LANGUAGE), MODEL_FUSED, PACKED_ROLES)
 UNKNOWN = Layout("unknown", "unknown", (*VISION, *LANGUAGE), MODEL_FUSED, frozenset())
 
-PREDICTION_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-"""Config fields that count layers of multi-token prediction."""
+PREDICTION_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+"""Config fields that count layers of multi-token prediction (vLLM 0.33 ``config/speculative.py``)."""
 
 
 def with_prediction_layers(layout: Layout, config: Mapping[str, Any]) -> Layout:

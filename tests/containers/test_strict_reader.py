@@ -83,6 +83,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "long name": (file_of({"n" * 1025: entry()}), "E_ST_NAME"),
     "zip": (b"PK\x03\x04" + bytes(60), "E_ST_NOT_SAFETENSORS"),
     "gguf": (b"GGUF" + bytes(60), "E_ST_NOT_SAFETENSORS"),
+    "json": (b'{\n  "architectures": []\n}', "E_ST_NOT_SAFETENSORS"),
     "lfs pointer": (b"version https://git-lfs.github.com/spec/v1\n", "E_ST_NOT_SAFETENSORS"),
 }
 ACCEPTED: dict[str, bytes] = {

@@ -97,7 +97,7 @@ def test_whole_shards_that_were_lost_are_counted_in_tensors_and_bytes(tmp_path: 
     assert counts.data["tensors"] == [len(causal_lm()) - len(whole[names[2]]), len(causal_lm())]
 
 
-@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_hidden_layers"])
+@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"])
 def test_prediction_layers_that_are_promised_and_absent_are_an_error_with_a_way_out(tmp_path: Path, key: str) -> None:
     source = write(tmp_path / "m", causal_lm(), {**LM_CONFIG, key: 1})
     made = audit(source)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from convertkit.engines.config_kinds import KIND_OF, MAX_SIZE, is_kind
 from convertkit.engines.model import Unknown, Wrong, stop
 
-Outcome = Literal["served", "whole", "wholes", "numbers", "real", "apart", "unread"]
+Outcome = Literal["served", "whole", "wholes", "numbers", "real", "none", "apart", "unread"]
 """``served``: it loads, and what it does with the value shows later. ``whole``, ``wholes``, ``numbers``, ``real``: the
 same, and it counts as a whole number, as a list of them, of numbers, or as a number; what does not is refused.
-``apart``: the same, and the sizes of parameters that follow are not described. ``unread``: nothing reads it."""
+``none``: the same, and it counts as zero. ``apart``: the same, and the sizes of parameters that follow are not
+described. ``unread``: nothing reads it."""
 
 EVERY = ("word", "fraction", "flag", "list", "object", "negative", "number")
 SIZES = ("counted", "whole", "any whole")
@@ -151,5 +152,6 @@ COUNTED: Mapping[str | None, Callable[[Any], Any]] = {
     "real": lambda value: _number(float, value),
     "wholes": _wholes,
     "numbers": _numbers,
+    "none": lambda value: 0,
 }
 """What Python's own conversions make of a value; None where they raise."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from convertkit.engines import llamacpp_load, sglang_load, tensorrt_llm_load, transformers_load, vllm_load
+from convertkit.engines import (
+    llamacpp_load,
+    sglang_load,
+    tensorrt_llm_load,
+    transformers_drafter,
+    transformers_load,
+    vllm_load,
+)
 from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.files import RULES as FILE_RULES
 from convertkit.engines.files import stopped_at_files
@@ -21,11 +28,11 @@ DRAFTERS: Mapping[str, Loader] = {
     "sglang": sglang_load.load_drafter,
     "llama.cpp": llamacpp_load.load_drafter,
     "tensorrt-llm": tensorrt_llm_load.load_drafter,
-    "transformers": transformers_load.load_drafter,
+    "transformers": transformers_drafter.load_drafter,
 }
 """How each engine loads a drafter."""
 
-SETTLES_KINDS = ("vllm", "sglang")
+SETTLES_KINDS = ("vllm", "sglang", "transformers")
 """Engines whose tables say what values of the wrong kind in a config lead to."""
 
 RULES: Mapping[str, Rule] = {

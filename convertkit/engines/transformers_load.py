@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from convertkit.checkpoint import TensorSpec
-from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Shape, Unknown, Wrong
+from convertkit.engines.model import Fate, Filled, Load, Note, Parameter, Part, Refused, Shape, Stop, Unknown, Wrong
 from convertkit.engines.rules import Rule
 from convertkit.engines.rules import Source as Place
 from convertkit.engines.sglang_target_build import Sizes, read_sizes
 from convertkit.engines.source import Source
+from convertkit.engines.transformers_pack import check_pack
 from convertkit.engines.transformers_tables import MODELS, Model, Row
-from convertkit.engines.vllm_draft import FLAT_DEFAULTS, with_defaults
-from convertkit.engines.vllm_params import Target
 from convertkit.layouts.rules import Family
 
 VERSION = "5.19.0"
@@ -37,6 +36,13 @@ RULES: Mapping[str, Rule] = {
               "models/auto/modeling_auto.py"),
         _rule("model-type", "a config needs a model_type", "models/auto/configuration_auto.py"),
         _rule("layer-types", "layer_types has one entry per layer", "configuration_utils.py"),
+        _rule("config-type", "fields of a config have a type", "models/auto/configuration_auto.py"),
+        _rule("config-null", "fields of a config are not null", "models/auto/configuration_auto.py"),
+        _rule("rope-parameters", "the type of rope must be known, and its values numbers", "modeling_rope_utils.py"),
+        _rule("rope", "a head that turns whole has an even size", "modeling_rope_utils.py"),
+        _rule("activation", "the activation must be known", "activations.py"),
+        _rule("arguments", "arguments of a pack must be of the kind that their class takes",
+              "quantizers/quantizer_compressed_tensors.py"),
         _rule("missing", "what is not stored is initialised anew, with a warning", "modeling_utils.py"),
         _rule("unexpected", "stored names that the model lacks are dropped with a warning", "modeling_utils.py"),
         _rule("sizes", "a shape that differs is an error", "modeling_utils.py"),
@@ -53,31 +59,17 @@ RULES: Mapping[str, Rule] = {
 LEAVES = ("gate_proj", "up_proj", "down_proj")
 GLOBAL_SCALE = ".weight_global_scale"
 NOT_NEEDED = ("rotary_emb.inv_freq",)
-
-
-def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "BF16") -> Load:
-    """The base model with the drafter's layers, or a refusal."""
-    kind = source.config.get("model_type")
-    if not kind:
-        message = "Unrecognized model. Should have a `model_type` key in its config.json."
-        return Load((Refused("config", message, "transformers.model-type", key="model_type", foreign=True),))
-    if kind not in FLAT_DEFAULTS:
-        return Load(unknown=f"the model type {kind} is not one that convertkit's tables of transformers describe")
-    config = with_defaults(source.config, FLAT_DEFAULTS[str(kind)])
-    load = load_target(Source(source.tensors, config, source.quant_config), ranks)
-    if load.unknown or load.refusals:
-        refused = tuple(Refused(one.stage, one.message, one.rule, one.tensor, one.key, True) for one in load.refusals)
-        return Load(refused, unknown=load.unknown)
-    message = (
-        f"transformers has no class for a drafter: it takes this for a {load.facts['class']}, without its other parts"
-    )
-    wrong = Wrong("E_LOAD_DROPPED", message, "transformers.drafters", key="architectures", foreign=True)
-    return Load((), (wrong,), (), load.fates, load.parameters, (), load.facts)
+METHODS = frozenset(
+    {"gguf", "awq", "bitsandbytes", "bitsandbytes_4bit", "bitsandbytes_8bit", "eetq", "gptq", "aqlm", "quanto", "quark",
+     "fouroversix", "fp_quant", "hqq", "fbgemm_fp8", "higgs", "torchao", "bitnet", "vptq", "spqr", "fp8", "nvfp4",
+     "mxfp8", "auto-round", "mxfp4", "metal", "sinq", "gemma"}
+)  # fmt: skip
+"""Other methods that are read (``quantizers/auto.py:110``); one that is not known is passed over with a warning."""
 
 
 def load_target(source: Source, ranks: int = 1) -> Load:
     """A model in ``from_pretrained``, dense ones only; packed ones are refused or unknown."""
-    block = source.config.get("quantization_config") or source.config.get("compression_config")
+    block = source.config.get("quantization_config")
     if isinstance(block, Mapping):
         method = block.get("quant_method")
         if method is None:
@@ -85,7 +77,10 @@ def load_target(source: Source, ranks: int = 1) -> Load:
             return Load((Refused("load_weights", message, "transformers.quantized", key="quant_method"),))
         if method == "compressed-tensors":
             return _compressed(source, block)
-        if not str(method).startswith("modelopt"):
+        if isinstance(method, list | Mapping):
+            message = f"unhashable type: {type(method).__name__!r}"
+            return Load((Refused("load_weights", message, "transformers.quantized", key="quant_method"),))
+        if method in METHODS:
             return Load(unknown=f"the quantization method {method!r} is not one that convertkit's tables describe")
     model = MODELS.get(str(source.config.get("model_type")))
     if model is None:
@@ -106,6 +101,10 @@ def load_target(source: Source, ranks: int = 1) -> Load:
 
 def _compressed(source: Source, block: Mapping[str, Any]) -> Load:
     """What is certain of a model that compressed-tensors packed; whether every linear is matched is not described."""
+    try:
+        check_pack(block)
+    except Stop as stopped:
+        return Load((stopped.refused,))
     wrongs = []
     if block.get("quantization_status") != "compressed":
         message = (

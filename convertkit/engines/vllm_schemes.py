@@ -104,12 +104,18 @@ def _others(block: Mapping[str, Any]) -> None:
 
 
 def check_arguments(place: str, stated: Any, rule: str = "vllm.ct-arguments", orders: tuple[str, ...] = ORDERS) -> None:
-    """Raises Stop for arguments that compressed-tensors refuses, by ``rule``; ``orders`` are those of activations that
-    its version takes."""
-    if not isinstance(stated, Mapping):
-        raise _refused(place, "Input should be a valid dictionary or instance of QuantizationArgs", rule)
+    """Raises Stop for arguments that compressed-tensors refuses or that no scheme has, by ``rule``; ``orders`` are
+    those of activations that its version takes."""
+    check_argument_fields(place, stated, rule, orders)
     if not stated:
         raise _refused(place, "AssertionError: the arguments are empty", rule)
+    _scheme(place, stated, rule)
+
+
+def check_argument_fields(place: str, stated: Any, rule: str, orders: tuple[str, ...] = ORDERS) -> None:
+    """Raises Stop for arguments that compressed-tensors' class does not take."""
+    if not isinstance(stated, Mapping):
+        raise _refused(place, "Input should be a valid dictionary or instance of QuantizationArgs", rule)
     for key, value in stated.items():
         check = FIELDS.get(key)
         ordered = key == "actorder" and _one_of(*orders)(value)
@@ -117,7 +123,6 @@ def check_arguments(place: str, stated: Any, rule: str = "vllm.ct-arguments", or
             raise _refused(
                 f"{place}.{key}", f"1 validation error for QuantizationArgs: '{key}' is {value!r}"[:200], rule
             )
-    _scheme(place, stated, rule)
     if stated.get("block_structure") is not None and str(stated.get("strategy")).lower() != "block":
         raise _refused(f"{place}.block_structure", "Block structure requires block strategy", rule)
 

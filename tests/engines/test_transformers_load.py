@@ -12,7 +12,8 @@ import pytest
 from convertkit.engines.files import stopped_at_files
 from convertkit.engines.model import Load
 from convertkit.engines.registry import RULES
-from convertkit.engines.transformers_load import VERSION, load_drafter, load_target
+from convertkit.engines.transformers_drafter import load_drafter
+from convertkit.engines.transformers_load import VERSION, load_target
 from convertkit.engines.vllm_params import Target
 from tests.engines.cases import build, slug
 from tests.engines.drafters import H, N, V

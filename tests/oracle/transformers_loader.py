@@ -43,14 +43,15 @@ def prepare() -> None:
 
 def load(folder: Path) -> dict[str, Any]:
     """The loading report of one model, or the stage and message at which it stops."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # progress bars and reports
     stage = "config"
     try:
         config = AutoConfig.from_pretrained(folder)
         stage = "load_weights"
-        auto = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+        tower = isinstance(getattr(config, "vision_config", None), PreTrainedConfig)
+        auto = AutoModelForImageTextToText if tower else AutoModelForCausalLM
         model, info = auto.from_pretrained(folder, dtype="bfloat16", output_loading_info=True)
     except Exception as error:
         message = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,17 +89,11 @@ def verify(
         ConvertError: E_NOT_FOUND, E_USAGE, E_PATTERN_EMPTY (an ``only`` pattern that nothing listed matches).
     """
     if not download:
-        words: dict[str, object] = {
-            "--card": card,
-            "--recompute": recompute,
-            "--from": sums,
-            "--signature": signature,
-            "--key": key,
-        }
-        words |= {"--source": source, "--target-model": target_model, "--certificate": certificates}
-        words |= {"--trust-config": trust_config}
-        for word in (word for word, given in words.items() if given):
-            raise refusal("E_USAGE", f"{word} needs the files, so not --no-download")
+        _refuse_words_about_files({
+            "--card": card, "--recompute": recompute, "--from": sums, "--signature": signature, "--key": key,
+            "--source": source, "--target-model": target_model, "--certificate": certificates,
+            "--trust-config": trust_config,
+        })  # fmt: skip
         return _stated(folder, Choice(tuple(only), (*allow_extra, *(() if strict else HUB_EXTRAS))), strict, workers)
     if isinstance(folder, str) and is_address(folder):
         root, sums, hub = _from_hub(folder, sums, strict)
@@ -117,11 +111,11 @@ def verify(
     tree = walk(root)
     expected = read_expected(root, tree) if sums is None else read_listing(root, Path(sums))
     trust = trust_of(key, certificates, trust_config, identity, oidc_issuer)
+    if trust and signature is None:
+        raise refusal("E_USAGE", "--key, --certificate and --trust-config go with --signature")
     if signature is not None:
         expected = signed_expectation(root, expected, Path(signature), trust)
         choice = replace(choice, signature=_inside(root, Path(signature)), signed=True)
-    elif trust:
-        raise refusal("E_USAGE", "--key, --certificate and --trust-config go with --signature")
     if not expected.readable:
         return without_manifest(root, tree, expected, choice, strict)
     with reports_blamed([root]):
@@ -130,6 +124,12 @@ def verify(
             return result
         asked = [path for path in tree.files if choice.wants(path)]
         return _recomputed(result, root, asked, source, target_model, strict, workers, progress)
+
+
+def _refuse_words_about_files(words: Mapping[str, object]) -> None:
+    """Raise E_USAGE for the first option, by its name, that was given and needs files that are not downloaded."""
+    for word in (word for word, given in words.items() if given):
+        raise refusal("E_USAGE", f"{word} needs the files, so not --no-download")
 
 
 def _recomputed(

@@ -52,14 +52,7 @@ def audit_written(
     ``wanted`` adds engines, a target and a reference. ``values`` reads those of a checkpoint that is only planned.
     """
     if checkpoint.container == "gguf":
-        from convertkit.checks.gguf_audit import audit_gguf
-
-        found = audit_gguf(checkpoint, scan=scan)
-        if wanted is None:
-            return found
-        answers = gguf_views(checkpoint, found.findings, wanted.engines_for("gguf"))
-        told = nowhere(answers) if wanted.unasked else ()
-        return replace(found, engines=answers, findings=(*found.findings, *told))
+        return _gguf_audit(checkpoint, scan, wanted)
     identity = identify(checkpoint, "error")
     findings = list(identity.findings)
     if expected is not None:
@@ -89,6 +82,17 @@ def audit_written(
         rows, views = more.rows, more.views
         findings += more.findings
     return Audit(rows, _summary(checkpoint, identity, groups, findings), tuple(findings), views)
+
+
+def _gguf_audit(checkpoint: Checkpoint, scan: bool, wanted: Wanted | None) -> Audit:
+    from convertkit.checks.gguf_audit import audit_gguf
+
+    found = audit_gguf(checkpoint, scan=scan)
+    if wanted is None:
+        return found
+    answers = gguf_views(checkpoint, found.findings, wanted.engines_for("gguf"))
+    told = nowhere(answers) if wanted.unasked else ()
+    return replace(found, engines=answers, findings=(*found.findings, *told))
 
 
 def _scale_findings(packed: Mapping[str, PackedModule], bits: Mapping[str, int]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from convertkit.checkpoint import Checkpoint
 from convertkit.containers.folder import CONFIG
 from convertkit.containers.gguf_values import u32
 from convertkit.conversion.gguf_models import context_faults, model_faults, value_faults
-from convertkit.conversion.gguf_planner import GgufRequest
+from convertkit.conversion.gguf_places import GgufRequest
 from convertkit.conversion.gguf_target import EMBEDDINGS, HEADS, Target, copies_of_target, same_bytes
 from convertkit.conversion.identify import Identity
 from convertkit.drafter import DrafterSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -55,13 +55,25 @@ def entries_to_keep(
         if entry.name in places and places[entry.name][2] == entry.size_bytes
         and (not touched if not entry.sources else digest_source is not None)
     ]  # fmt: skip
+    return _proved(known, staging.files, places, digest_source, stop, workers)
+
+
+def _proved(
+    entries: Sequence[Entry],
+    files: Path,
+    places: Mapping[str, Span],
+    digest_source: DigestSource | None,
+    stop: Stop,
+    workers: int,
+) -> list[Entry]:
+    """Entries whose staged bytes, and source tensors where those were recorded, hash as recorded."""
 
     def staged_is_sound(entry: Entry) -> bool:
         file, start, size = places[entry.name]
-        return _digest_staged(staging.files / file, start, size, stop) == entry.sha256
+        return _digest_staged(files / file, start, size, stop) == entry.sha256
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        sound = [entry for entry, good in zip(known, pool.map(staged_is_sound, known), strict=True) if good]
+        sound = [entry for entry, good in zip(entries, pool.map(staged_is_sound, entries), strict=True) if good]
         inputs = sorted({name for entry in sound for name in entry.sources})
         digests = dict(zip(inputs, pool.map(digest_source, inputs), strict=True)) if digest_source else {}
     return [entry for entry in sound if all(digests[name] == value for name, value in entry.sources.items())]

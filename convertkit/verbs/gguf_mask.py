@@ -11,7 +11,7 @@ from convertkit.checks.mask_embedding import MASK_EMBEDDING, mask_embedding_find
 from convertkit.containers.folder import WEIGHTS, open_any
 from convertkit.conversion.drafter_units import Borrow
 from convertkit.conversion.gguf_mask import Reembed
-from convertkit.conversion.gguf_planner import GgufRequest
+from convertkit.conversion.gguf_places import GgufRequest
 from convertkit.conversion.gguf_target import EMBEDDINGS, HEADS, Target
 from convertkit.drafter import DrafterSpec
 from convertkit.dtypes import FLOATS, TORCH_NAMES

@@ -7,10 +7,12 @@ with ``embedding`` and ``mask_token_id``. Conversions carry the file byte for by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.drafter import DrafterSpec
+from convertkit.engines.source import MaskFile
 from convertkit.errors import Finding, finding, shown
 
 MASK_EMBEDDING = "mask_embedding.pt"
@@ -40,6 +42,22 @@ def mask_embedding_findings(checkpoint: Checkpoint, spec: DrafterSpec) -> Iterat
         yield _fault(f"the embedding has {stored.numel()} numbers, the drafter is {spec.hidden} wide")
     elif not bool(torch.isfinite(stored).all()):
         yield _fault("the embedding holds values that are not finite")
+
+
+def read_mask_file(path: Path) -> MaskFile:
+    """What engines find in the file."""
+    import torch
+
+    try:
+        stored: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds
+        return MaskFile(fault=f"{type(error).__name__}: the file cannot be read as weights only")
+    keyed = isinstance(stored, dict)
+    token = stored.get("mask_token_id") if keyed else None
+    tensor = stored.get("embedding") if keyed else stored
+    if not isinstance(tensor, torch.Tensor):
+        return MaskFile(keyed=keyed, token=token)
+    return MaskFile(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), keyed, token)
 
 
 def _fault(message: str) -> Finding:

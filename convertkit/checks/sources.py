@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
+from convertkit.checks.mask_embedding import MASK_EMBEDDING, read_mask_file
 from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG
 from convertkit.containers.stored import StoredFolder, planned_folder, read_folder
 from convertkit.engines.files import chosen
 from convertkit.engines.model import Refused
-from convertkit.engines.source import Source
+from convertkit.engines.source import MaskFile, Source
 
 
 @dataclass
@@ -31,6 +32,12 @@ class Sources:
         if self.checkpoint.is_file:
             return _one_file(self.checkpoint)
         return planned_folder(self.checkpoint) if self.checkpoint.planned else read_folder(self.checkpoint)
+
+    @cached_property
+    def _mask_file(self) -> MaskFile | None:
+        """``mask_embedding.pt``, which only torch can read."""
+        path = self.folder.root / MASK_EMBEDDING
+        return read_mask_file(path) if self.folder.mask_embedding else None
 
     def of(self, engine: str) -> Source:
         """What ``engine`` (a key of ``engines.rules.ENGINES``) would load."""
@@ -53,7 +60,8 @@ class Sources:
         if refusal is not None or files not in self._made:
             specs = tuple(spec for name in files for spec in folder.files.get(name, ()))
             config, quant_config = folder.document(CONFIG), folder.document(QUANT_CONFIG)
-            made = Source(specs, config, quant_config, folder.mask_embedding, refusal)
+            empty = QUANT_CONFIG in folder.documents and not quant_config
+            made = Source(specs, config, quant_config, self._mask_file, refusal, empty)
             if refusal is not None:
                 return made
             self._made[files] = made

@@ -66,7 +66,8 @@ class Book:
             message = f"the shape is {list(spec.shape)}, the engine takes {list(part.shape)} of it and drops the rest"
             self.wrongs.append(Wrong("E_LOAD_CUT", message, rule, spec.name))
         elif fault == "short":
-            message = f"the shape is {list(spec.shape)}, the engine fills the rest of {list(part.shape)} with zeros"
+            rest = "minus infinity" if parameter.fresh == "minus infinity" else "zeros"
+            message = f"the shape is {list(spec.shape)}, the engine fills the rest of {list(part.shape)} with {rest}"
             self.wrongs.append(Wrong("E_LOAD_UNFILLED", message, rule, spec.name))
         elif fault:
             message = f"weights of shape {list(spec.shape)} do not fit {parameter.name}, which takes {list(part.shape)}"
@@ -106,8 +107,10 @@ def misfit(shape: Shape, part: Part) -> str:
         return ""
     if part.fit == "scalar":
         return "" if shape in ((), (1,)) else "no"
+    if part.fit == "up to":
+        return "short" if len(shape) == 1 and shape[0] < wanted[0] else "no"
     if part.fit == "exact":
-        return "" if shape in ((), (1,)) and wanted in ((), (1,)) else "no"
+        return "" if {*shape, *wanted} <= {1} else "no"
     along = 0 if part.fit.endswith("rows") else len(wanted) - 1
     if len(shape) != len(wanted):
         return "no"

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 Shape = tuple[int, ...]
 
-Fit = Literal["exact", "rows", "columns", "padded rows", "padded columns", "scalar", "any"]
+Fit = Literal["exact", "rows", "columns", "padded rows", "padded columns", "up to", "scalar", "any"]
 """How a stored shape is compared. ``rows`` and ``columns``: a tensor that is larger in that dimension is cut to size
 without a word, as loaders that slice a rank's share do; where ``padded``, one that is smaller is filled with zeros.
-``scalar``: one value. ``any``: a reshape, or not compared."""
+``up to``: not larger, and filled up. ``scalar``: one value. ``any``: a reshape, or not compared."""
 
-Fresh = Literal["uninitialised", "ones", "zeros", "refused later"]
+Fresh = Literal["uninitialised", "ones", "zeros", "minus infinity", "refused later"]
 """What a parameter holds that nothing filled; ``refused later`` means that the engine notices after loading."""
 
 Outcome = Literal["filled", "partly filled", "unfilled", "borrowed", "defaulted"]

@@ -7,6 +7,7 @@ as an exact name, a ``re:`` expression from the start of a name, or a part of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -85,19 +86,34 @@ def scheme_grid(group: Mapping[str, Any]) -> Grid:
     return "ct-a4"
 
 
-def matching(entries: Sequence[str]) -> Callable[[str], str | None]:
-    """The first entry that means a name, or None. Raises Unknown for expressions that are not read."""
+MAX_EXPRESSION = 4096
+
+
+def matching(entries: Sequence[str], rule: str = "") -> Callable[[str], str | None]:
+    """The first entry that means a name, or None. Raises Stop by ``rule`` for an expression that Python cannot read
+    either, Unknown for others that are not read."""
     expressions = [entry for entry in entries if entry.startswith("re:")]
     try:
         matcher = Matcher([("regex", entry.removeprefix("re:")) for entry in expressions])
     except PatternFault as fault:
+        for entry in expressions if rule else ():
+            _check_expression(entry, rule)
         raise Unknown(f"an expression of the quantization config is not one that convertkit reads: {fault}") from None
-    exact = frozenset(entries) - frozenset(expressions)
+    places = {entry: place for place, entry in reversed(tuple(enumerate(entries)))}
 
     def match(name: str) -> str | None:
-        if name in exact:
-            return name
         hits = matcher.hits(name) if expressions else ()
-        return expressions[min(hits)] if hits else None
+        found = [expressions[min(hits)]] if hits else []
+        found += [name] if name in places and not name.startswith("re:") else []
+        return min(found, key=places.__getitem__, default=None)
 
     return match
+
+
+def _check_expression(entry: str, rule: str) -> None:
+    if len(entry) > MAX_EXPRESSION:
+        return
+    try:
+        re.compile(entry.removeprefix("re:"))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise stop("create", f"error: {error} in '{entry}'"[:200], rule, key="ignore") from None

@@ -35,6 +35,9 @@ DRAFTERS: Mapping[str, Loader] = {
 SETTLES_KINDS = ("vllm", "sglang", "transformers")
 """Engines whose tables say what values of the wrong kind in a config lead to."""
 
+SETTLES_KINDS_OF_FILE = ("vllm",)
+"""Those whose tables say it of ``hf_quant_config.json`` too."""
+
 RULES: Mapping[str, Rule] = {
     **VLLM_RULES,
     **sglang_load.RULES,
@@ -52,7 +55,8 @@ def drafter_in(asked: Asked, source: Source, target: Target, ranks: int, dtype: 
         known = ", ".join(asked.engine.proven)
         return Load(unknown=f"convertkit's tables describe {asked.engine.title} {known}, not {asked.version}")
     stated = {} if asked.engine.name in SETTLES_KINDS else source.config
-    bad = next(iter((*wrong_kinds(stated), *wrong_kinds(source.quant_config))), None)
+    beside = {} if asked.engine.name in SETTLES_KINDS_OF_FILE else source.quant_config
+    bad = next(iter((*wrong_kinds(stated), *wrong_kinds(beside))), None)
     if bad is not None:
         unknown = Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
         return stopped_at_files(unknown, source)

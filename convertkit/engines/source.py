@@ -12,22 +12,41 @@ from convertkit.engines.model import Refused
 from convertkit.layouts.rules import Family, families
 
 
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """What ``mask_embedding.pt`` holds: the shape and dtype of its tensor, as torch names it, or None; whether it is an
+    object with keys, and the token that this names. ``fault`` says why torch cannot read the file."""
+
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    keyed: bool = False
+    token: Any = None
+    fault: str = ""
+
+
 @dataclass(frozen=True)
 class Source:
-    """What is loaded: tensors in the order of reading, configs, whether ``mask_embedding.pt`` lies beside them, and why
-    the engine stops at a file, whatever the tensors are."""
+    """What is loaded: tensors in the order of reading, configs, what lies beside them in ``mask_embedding.pt``, if it
+    is there, and why the engine stops at a file, whatever the tensors are."""
 
     tensors: Sequence[TensorSpec]
     config: Mapping[str, Any]
     quant_config: Mapping[str, Any]
-    mask_embedding: bool = False
+    mask_embedding: MaskFile | None = None
     refusal: Refused | None = None
+    empty_quant_config: bool = False
+    """There is an ``hf_quant_config.json``, and it says nothing."""
 
     @property
     def architecture(self) -> str:
         """The first of the architectures that the config names, or ``none``."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else "none"
+
+    @property
+    def quant_file(self) -> Mapping[str, Any] | None:
+        """``hf_quant_config.json``, or None where there is none."""
+        return self.quant_config if self.quant_config or self.empty_quant_config else None
 
     @cached_property
     def specs(self) -> Mapping[str, TensorSpec]:

@@ -11,10 +11,12 @@ from convertkit.engines.vllm_params import Target, draft_vocabulary
 from convertkit.engines.vllm_quant import Quantization
 
 
-def check_loaded(outcomes: tuple[Filled, ...], draft: VllmDraft, book: Book) -> tuple[Filled, ...]:
+def check_loaded(
+    outcomes: tuple[Filled, ...], draft: VllmDraft, book: Book, names: Iterable[str]
+) -> tuple[Filled, ...]:
     """Checks after loading: a ModelOpt block scale that is still NaN is refused (``modelopt.py:2072``). A confidence
-    head without tensors is removed (``qwen3_dspark.py:365``)."""
-    if draft.kind == "dspark" and not any("confidence_head" in name for name in book.filled):
+    head that none of the stored ``names`` names is removed (``qwen3_dspark.py:365``)."""
+    if draft.kind == "dspark" and not any("confidence_head" in name and "t2d" not in name for name in names):
         outcomes = tuple(item for item in outcomes if "confidence_head" not in item.parameter.name)
     for item in outcomes:
         if item.parameter.fresh == "refused later" and item.missing and item.outcome != "borrowed":
@@ -33,7 +35,8 @@ def unfilled(outcomes: Iterable[Filled]) -> Iterator[Wrong]:
 
 
 def _fresh_text(parameter: Parameter) -> str:
-    return {"ones": "all ones", "zeros": "all zeros"}.get(parameter.fresh, "uninitialised memory")
+    told = {"ones": "all ones", "zeros": "all zeros", "minus infinity": "minus infinity, as if there were none"}
+    return told.get(parameter.fresh, "uninitialised memory")
 
 
 def dropped(book: Book) -> Iterator[Wrong]:
@@ -66,11 +69,10 @@ def kernel_notes(quantization: Quantization, outcomes: Iterable[Filled]) -> Iter
         )
 
 
-def truncated_head(draft: VllmDraft, target: Target, book: Book) -> Iterator[Wrong]:
+def truncated_head(draft: VllmDraft, target: Target, outcomes: Iterable[Filled]) -> Iterator[Wrong]:
     """A reduced vocabulary that borrows the target's head drafts ids 0 to DV - 1 (``logits_processor.py:198``)."""
     rows = draft_vocabulary(draft)
-    head = book.parameters.get("lm_head.weight")
-    borrowed = head is not None and head.lender is not None and "lm_head.weight" not in book.filled
+    borrowed = any(item.outcome == "borrowed" and item.parameter.name == "lm_head.weight" for item in outcomes)
     if borrowed and draft.kind != "dspark" and rows < target.vocabulary:
         message = f"the draft vocabulary is {rows} of {target.vocabulary}, and no head is stored: the first {rows} "
         yield Wrong("E_VOCABULARY", message + "rows of the target's head are used", "vllm.head-truncated")

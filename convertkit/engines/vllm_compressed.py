@@ -28,14 +28,16 @@ def compressed_tensors(block: Mapping[str, Any]) -> Ask:
     """Exact names and ``re:`` expressions (from the start of the name) against vLLM's own names, then class names
     that contain a target (``compressed_tensors/utils.py:62``)."""
     targets, left_out = ct_lists(block)
-    ignored, matched = matching(left_out), matching(list(targets))
+    ignored, matched = (matching(entries, "vllm.quant-ignore") for entries in (left_out, list(targets)))
 
     def ask(module: str, kind: str) -> Grid:
         if ignored(module) is not None:
             return "dense"
         name = matched(module)
-        if name is None:
-            name = next((target for target in targets if class_meant(target, kind)), None)
+        if name is None:  # expressions are asked about the name of the class too
+            expression = matched(kind)
+            names = (target for target in targets if target == expression or class_meant(target, kind))
+            name = next(names, None)
         return "dense" if name is None else targets[name]
 
     return ask

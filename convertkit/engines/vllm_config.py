@@ -5,14 +5,14 @@ Run against vLLM 0.33.0's own config classes with transformers 5.20.2: every cas
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from convertkit.engines.config_checks import check_dtype, check_fields, check_layers
+from convertkit.engines.config_checks import check_dtype, check_fields, check_layers, check_llama
 from convertkit.engines.hf_fields import FIELDS
 from convertkit.engines.model import Stop, Unknown, stop
+from convertkit.engines.model_types import MODEL_TYPES
 from convertkit.engines.vllm_draft import (
     CLASSES,
     FLAT_DEFAULTS,
@@ -23,9 +23,6 @@ from convertkit.engines.vllm_draft import (
 )
 from convertkit.engines.vllm_rope import check_rope
 from convertkit.engines.vllm_speculators import read_nested
-
-MODEL_TYPE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", re.ASCII)
-"""What every registered model type looks like."""
 
 
 def read_draft(config: Mapping[str, Any]) -> VllmDraft:
@@ -87,26 +84,33 @@ def _flat(config: Mapping[str, Any]) -> VllmDraft:
     check_fields(config, FIELDS.get(str(model_type), {}))
     values = with_defaults(config, defaults or {})
     check_layers(values)
-    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
-    if model_type == "llama" and heads == 0:
-        raise stop("config", "integer modulo by zero: there are no attention heads", "vllm.config-type",
-                   key="num_attention_heads")  # fmt: skip
-    if model_type == "llama" and hidden and heads and hidden % heads:
-        message = f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads})."
-        raise stop("config", message, "vllm.config-type", key="num_attention_heads")
-    architecture = _architecture(config, method, str(model_type))
-    if defaults is None and not MODEL_TYPE.fullmatch(str(model_type)):
+    if model_type == "llama":
+        check_llama(values)
+    if model_type in ("speculators", "eagle") and config.get("speculators_config") is None:
+        message = f"a {model_type} config without the parts of one"  # vLLM has classes of its own for these
+        raise stop("config", message, "vllm.model-type", key="model_type")
+    if defaults is None and model_type not in MODEL_TYPES:
         message = f"The checkpoint has a model type `{model_type}` that transformers does not recognize"[:200]
         raise stop("config", message, "vllm.model-type", key="model_type")
-    if defaults is None:
-        raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")
-    block = config.get("block_size") or (config.get("dflash_config") or {}).get("block_size")
-    tokens = (block or 16) - 1 if method == "dflash" else block if method == "dspark" else 3
+    tokens = _tokens(config, method)
     if tokens is None:
         message = "A speculative model was provided, but `num_speculative_tokens` was not: there is no block_size"
         raise stop("config", message, "vllm.dspark-block", key="block_size")
+    architecture = _architecture(config, method, str(model_type))
+    if defaults is None:
+        raise Unknown(f"the model type {model_type} is not one that convertkit's tables of vLLM describe")
     kind = CLASSES[architecture]
     return VllmDraft(kind, method, architecture, values, False, tokens, method != "eagle3", captured_layers(values))
+
+
+def _tokens(config: Mapping[str, Any], method: str) -> int | None:
+    """Draft tokens to serve a flat config with: DSpark's own default (``config/speculative.py:1592``), else what the
+    block holds."""
+    block: int | None = config.get("block_size")
+    if method == "dspark":
+        return block if block is not None else config.get("dspark_block_size")
+    block = block or (config.get("dflash_config") or {}).get("block_size")
+    return (block or 16) - 1 if method == "dflash" else 3
 
 
 def _architecture(config: Mapping[str, Any], method: str, model_type: str) -> str:
@@ -114,20 +118,31 @@ def _architecture(config: Mapping[str, Any], method: str, model_type: str) -> st
     (``config/speculative.py:1534``). It must be one that vLLM registers before and after."""
     stated = config.get("architectures")
     base = {"qwen3": "Qwen3Model", "llama": "LlamaModel"}.get(model_type, "a model")
-    name = str(stated[0]) if isinstance(stated, list) and stated else base
-    if not (name in CLASSES or name in OTHER_CLASSES or name.endswith(("ForCausalLM", "ForConditionalGeneration"))):
-        raise _unsupported(f"DFlash{name}" if name == base and method == "dflash" else name)
-    if method == "dflash":
-        keep = name.startswith("DFlash") or name.endswith("DFlash") or name == "LiLiCorrDraftModel"
-        name = name if keep else f"DFlash{name}"
-    elif method == "eagle3":
-        name = name if name.startswith("Eagle3") or name.endswith("Eagle3") else f"Eagle3{name}"
-    elif name == "DSparkDraftModel" and model_type == "qwen3":
-        name = "Qwen3DSparkModel"
+    names = [str(name) for name in stated] if isinstance(stated, list) and stated else [base]
+    if not any(_registered(name) for name in names):
+        raise _unsupported(f"DFlash{base}" if names == [base] and method == "dflash" else names[0])
+    if method == "dspark" and model_type == "qwen3" and "DSparkDraftModel" in names:
+        return "Qwen3DSparkModel"
+    built = [_renamed(name, method) for name in names]
+    name = next((name for name in built if name in CLASSES or name in OTHER_CLASSES), None)
     if name in OTHER_CLASSES:
         raise Unknown(f"the architecture {name} is not one that convertkit's tables of vLLM describe")
-    if name not in CLASSES:
-        raise _unsupported(name)
+    if name is None:
+        raise _unsupported(built[0])
+    return name
+
+
+def _registered(name: str) -> bool:
+    return name in CLASSES or name in OTHER_CLASSES or name.endswith(("ForCausalLM", "ForConditionalGeneration"))
+
+
+def _renamed(name: str, method: str) -> str:
+    """An architecture as the method calls it; of several the first that is registered is built."""
+    if method == "dflash":
+        keep = name.startswith("DFlash") or name.endswith("DFlash") or name == "LiLiCorrDraftModel"
+        return name if keep else f"DFlash{name}"
+    if method == "eagle3":
+        return name if name.startswith("Eagle3") or name.endswith("Eagle3") else f"Eagle3{name}"
     return name
 
 

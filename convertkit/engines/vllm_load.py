@@ -19,10 +19,12 @@ from convertkit.engines.vllm_config import method_of, read_draft
 from convertkit.engines.vllm_draft import VllmDraft
 from convertkit.engines.vllm_kinds import settle_kinds
 from convertkit.engines.vllm_linear import Rank, strange
+from convertkit.engines.vllm_own import borrowed, mask_file_fills
 from convertkit.engines.vllm_params import (
     Target,
     draft_vocabulary,
     drafter_parameters,
+    feature_width,
     norms_before_fc,
     uses_features,
 )
@@ -49,6 +51,10 @@ _CACHE_SCALES = (
 
 OWN_MAP = "draft_id_to_target_id"
 
+BUFFER = re.compile(r"(model\.layers\.\d+\.self_attn)\.attn\._(?:[qkv]|prob)_scale")
+"""Scales that an attention keeps beside its parameters, and that a stored tensor of that name fills
+(``models/utils.py:343``)."""
+
 PARAMETERLESS = ("rotary_emb", "attn")
 """Modules of an attention block that have no parameters."""
 
@@ -72,18 +78,17 @@ def _load(source: Source, target: Target, rank: Rank) -> Load:
     _window(draft)
     shifted = not draft.kind.startswith("eagle3")
     layers = draft.size("num_hidden_layers")
-    quantization = read_quantization(source.config, draft.values, source.quant_config, target.layers, layers, shifted)
+    quantization = read_quantization(source.config, draft.values, source.quant_file, target.layers, layers, shifted)
     parameters = {item.name: item for item in drafter_parameters(draft, quantization, rank, target)}
     book = Book(parameters)
     _before(source, draft, target, book)
+    beside = mask_file_fills(source.mask_embedding, draft, book)
     for spec in _mapped(source, book):
-        _one(spec, draft, quantization, book, source.mask_embedding)
-    if source.mask_embedding and "model.mask_embedding" in parameters:
-        book.filled["model.mask_embedding"] = {"": "mask_embedding.pt"}
-    outcomes = book.outcomes(_borrowed(draft, target, book))
-    outcomes = check_loaded(outcomes, draft, book)
+        _one(spec, draft, quantization, book, beside)
+    outcomes = book.outcomes(borrowed(source.specs, draft, target, book))
+    outcomes = check_loaded(outcomes, draft, book, source.specs)
     notes = [*drop_notes(book), *kernel_notes(quantization, outcomes)]
-    wrongs = [*book.wrongs, *dropped(book), *unfilled(outcomes), *truncated_head(draft, target, book)]
+    wrongs = [*book.wrongs, *dropped(book), *unfilled(outcomes), *truncated_head(draft, target, outcomes)]
     wrongs += serving_wrongs(draft, target, source.config)
     settings = vllm_settings(draft, source.config)
     facts = {
@@ -181,16 +186,27 @@ def _one(spec: TensorSpec, draft: VllmDraft, quantization: Quantization, book: B
         book.load(spec, engine, shard, book.parameters[engine].rule or "vllm.silent")
         if strange_dtype(spec.dtype, book.parameters[engine].dtype):
             book.wrongs.append(strange(spec, book.parameters[engine].dtype))
-    else:
+    elif not _buffer(spec, engine, book):
         _unknown(spec.name, engine, quantization.family != "none", book)
+
+
+def _buffer(spec: TensorSpec, engine: str, book: Book) -> bool:
+    """Load a tensor that has the name of a buffer, which takes one value; whether it has."""
+    found = BUFFER.fullmatch(engine)
+    if found is None or f"{found[1]}.o_proj" not in book.modules:
+        return False
+    book.fates[spec.name] = Fate(engine)
+    if spec.elements != 1:
+        message = f"Attempted to load weight ({list(spec.shape)}) into parameter ([]): {engine}"
+        book.refuse("load_weights", message, "vllm.kv-scales", spec.name)
+    return True
 
 
 def _mask_hidden(spec: TensorSpec, draft: VllmDraft, book: Book) -> None:
     if not draft.parallel:
         book.skip(spec.name, "not parallel drafting")
         return
-    fc = next((p for name, p in book.parameters.items() if name in ("model.fc.weight", "model.fc.weight_packed")), None)
-    width = 0 if fc is None else fc.parts[0].shape[1] * (2 if fc.dtype == "U8" else 1)
+    width = feature_width(draft)
     if spec.elements not in (width, 1):
         message = f"mask_hidden has {spec.elements} elements, the features are {width} wide"
         book.refuse("load_weights", message, "vllm.mask-hidden", spec.name)
@@ -204,6 +220,8 @@ def _dropped_part(engine: str, draft: VllmDraft, book: Book, mask_file: bool) ->
             return "norm_before_fc is off"
     elif (draft.kind == "dspark" or not mask_file) and "mask_embedding" in engine:
         return "only mask_embedding.pt is read"
+    elif mask_file and engine == "model.mask_embedding":
+        return "overwritten by mask_embedding.pt"
     if draft.kind == "dspark":
         off = "model.confidence_head.proj.weight" not in book.parameters
         return "the confidence head is off" if off and "confidence_head" in engine else ""
@@ -263,20 +281,3 @@ def _is_module(place: str, book: Book) -> bool:
     bare = leaf in PARAMETERLESS and parent.endswith("self_attn") and f"{parent}.o_proj" in book.modules
     bare = bare or (leaf == "act_fn" and f"{parent}.down_proj" in book.modules)
     return bare or place in book.modules
-
-
-def _borrowed(draft: VllmDraft, target: Target, book: Book) -> dict[str, str]:
-    """Parameters that the target's replace: no copy of the draft's own is there (``eagle/utils.py:18``). A copy that
-    equals the target's is replaced too, which changes nothing."""
-    found: dict[str, str] = {}
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        parameter = book.parameters.get(name)
-        if parameter is not None and parameter.lender is not None and name not in book.filled:
-            found[name] = parameter.lender
-    if draft.kind == "dspark" and draft.size("vocab_size") > target.vocabulary:
-        found.pop("model.embed_tokens.weight", None)
-    if draft.kind.startswith("eagle3") and "lm_head.weight" not in book.parameters:
-        planes = [name for name in book.parameters if name.startswith("lm_head.")]
-        if not any(name in book.filled for name in planes):
-            found.update(dict.fromkeys(planes, "the target's head"))
-    return found

@@ -94,10 +94,19 @@ def _attention(body: Body, at: str, runtime: str, width: int) -> Iterator[Parame
     yield from body.linear(Linear(f"{at}.self_attn.o_proj", f"{runtime}.self_attn.o_proj", "RowParallelLinear",
                                   (("", hidden),), heads * head, "columns",
                                   bias=bias and draft.kind != "eagle3-qwen3"))  # fmt: skip
-    yield from _cache_scales(body, at)
+    yield from _cache_scales(body, at, own_kv)
+    if has_sinks(draft):
+        yield Parameter(f"{at}.self_attn.attention_sink_bias", (heads // ranks,), body.rank.dtype,
+                        (Part("", (heads,), "up to"),), "minus infinity", rule="vllm.sinks")  # fmt: skip
     if draft.kind != "eagle3-llama":
         for leaf in ("q_norm", "k_norm"):
             yield norm(f"{at}.self_attn.{leaf}.weight", head, body.rank.dtype)
+
+
+def has_sinks(draft: VllmDraft) -> bool:
+    """Whether every layer of a draft of the DFlash family has a sink per head (``qwen3_dflash.py:316``)."""
+    stated = draft.dflash.get("attention_sink_bias", draft.get("add_swa_attention_sink_bias", False))
+    return bool(stated) and not draft.kind.startswith("eagle3")
 
 
 CACHE_SCALES = {
@@ -106,11 +115,13 @@ CACHE_SCALES = {
 }
 
 
-def _cache_scales(body: Body, at: str) -> Iterator[Parameter]:
-    """Scales of the KV cache, which have defaults."""
+def _cache_scales(body: Body, at: str, kv_heads: int) -> Iterator[Parameter]:
+    """Scales of the KV cache, which have defaults; one per head takes any shape (``compressed_tensors.py:1198``)."""
     for leaf in CACHE_SCALES.get(body.quantization.family, ()):
         name = f"{at}.self_attn.attn.{leaf}"
-        yield Parameter(name, (1,), "F32", (Part("", (), "scalar"),), "ones", unread=True, rule="vllm.kv-scales")
+        shape: tuple[int, ...] = (kv_heads,) if body.quantization.cache_by_head else (1,)
+        part = Part("", shape, "any" if body.quantization.cache_by_head else "exact")
+        yield Parameter(name, shape, "F32", (part,), "ones", unread=True, rule="vllm.kv-scales")
 
 
 def _convolutions(body: Body, at: str, runtime: str, hidden: int) -> Iterator[Parameter]:
@@ -204,7 +215,20 @@ def _eagle_ends(body: Body) -> Iterator[Parameter]:
             for index in range(count):
                 yield norm(f"model.fc_norm.{index}.weight", each, dtype)
         yield from body.linear(Linear("model.fc", "model.fc", "ReplicatedLinear", (("", hidden),), count * each))
+    elif draft.parallel:
+        feature_width(draft)
     yield norm("model.norm.weight", hidden, dtype)
+
+
+def feature_width(draft: VllmDraft) -> int:
+    """Columns of ``fc`` of an EAGLE-3 drafter, which a P-EAGLE knows without it too. Raises Stop for a class that does
+    not (``llama_eagle3.py:352``)."""
+    if uses_features(draft):
+        return eagle_features(draft) * int(draft.get("target_hidden_size", draft.size("hidden_size")))
+    if draft.kind == "eagle3-llama":
+        raise stop("create", "'LlamaModel' object has no attribute 'fc_input_size'", "vllm.features",
+                   key="eagle_config.use_aux_hidden_state")  # fmt: skip
+    return draft.size("hidden_size")
 
 
 def norms_before_fc(draft: VllmDraft) -> bool:

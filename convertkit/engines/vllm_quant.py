@@ -15,11 +15,7 @@ from typing import Any
 from convertkit.engines.model import Unknown, stop
 from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, first_below
 from convertkit.engines.vllm_compressed import compressed_tensors, part_or_glob
-
-LINEARS = {"QKVParallelLinear", "MergedColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear"}
-MODELOPT_LINEAR = ("NVFP4", "W4A16_NVFP4")
-OTHER_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8")
-"""Algorithms that vLLM builds and these tables do not describe (``modelopt.py:143``)."""
+from convertkit.engines.vllm_stated import MODELOPT_LINEAR, OTHER_ALGORITHMS, stated_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +26,8 @@ class Quantization:
     family: str
     ask: Ask
     ask_head: Ask
+    cache_by_head: bool = False
+    """The KV cache has scales of every head (compressed-tensors only)."""
 
 
 def _dense(module: str, kind: str) -> Grid:
@@ -42,7 +40,7 @@ NONE = Quantization("none", _dense, _dense)
 def read_quantization(
     config: Mapping[str, Any],
     values: Mapping[str, Any],
-    quant_file: Mapping[str, Any],
+    quant_file: Mapping[str, Any] | None,
     target_layers: int,
     layers: int,
     shifted: bool,
@@ -55,105 +53,13 @@ def read_quantization(
     block, algorithm = found
     if algorithm == "":
         ask = compressed_tensors(block)
-        return Quantization("compressed-tensors", ask, ask)
+        cache = block.get("kv_cache_scheme")
+        by_head = isinstance(cache, Mapping) and cache.get("strategy") == "attn_head"
+        return Quantization("compressed-tensors", ask, ask, by_head)
     body = _shifter(target_layers, layers) if shifted else _same
     family = "modelopt-mixed" if algorithm == "MIXED_PRECISION" else "modelopt"
     make = _mixed if family == "modelopt-mixed" else _uniform
     return Quantization(family, make(block, algorithm, body), make(block, algorithm, _same))
-
-
-def stated_block(
-    config: Mapping[str, Any], values: Mapping[str, Any], quant_file: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], str] | None:
-    """The quantization config that counts and ModelOpt's algorithm in it, which is empty for compressed-tensors. None
-    if nothing is quantized. Raises Stop where vLLM raises, Unknown for other methods."""
-    block = config.get("quantization_config") or None
-    if not block:  # the file stands for one at the top of config.json, so that none inside counts (``config.py:953``)
-        block = block_of_file(quant_file) if quant_file else values.get("quantization_config")
-    block = block or config.get("compression_config")
-    if not isinstance(block, Mapping):
-        return None
-    if not isinstance(block.get("producer", {}), Mapping):
-        raise stop("config", "'producer' has no attribute 'get': it is no object", "vllm.quant-producer",
-                   key="producer")  # fmt: skip
-    method = quant_method(block)
-    if not method:
-        return None
-    if method == "compressed-tensors":
-        return block, ""
-    if method in OTHER_METHODS:
-        raise Unknown(f"the quantization method {method!r} is not one that convertkit's tables describe")
-    if method not in MODELOPT_METHODS:
-        raise stop("config", f"Unknown quantization method: {method}", "vllm.quant-method", key="quant_method")
-    algorithm = algorithm_of(block)
-    if algorithm == "MIXED_PRECISION" and "quantization" not in block and "quantized_layers" not in block:
-        block = layers_of_file(quant_file)
-    return block, algorithm
-
-
-MODELOPT_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mixed")
-OTHER_METHODS = frozenset(
-    {"awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt_mxfp8", "auto_gptq", "gptq", "gptq_marlin",
-     "awq_marlin", "humming", "experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4", "gpt_oss_mxfp4",
-     "deepseek_v4_fp8", "online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only",
-     "nvfp4_per_token", "mxfp8"}
-)  # fmt: skip
-"""Methods that vLLM knows and these tables do not describe (``quantization/__init__.py:16``)."""
-
-FILE_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
-"""What ``hf_quant_config.json`` may name when ``config.json`` has no quantization config
-(``model_arch_config_convertor.py:255``). W4A16_NVFP4 is not among them."""
-
-
-def block_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The file as the only quantization config: not one at all without its producer."""
-    producer = quant_file.get("producer")
-    if quant_file.get("quant_method") is None and not (
-        isinstance(producer, Mapping) and producer.get("name") == "modelopt"
-    ):
-        return None
-    inner = quant_file.get("quantization", quant_file)
-    algorithm = inner.get("quant_algo") if isinstance(inner, Mapping) else None
-    if quant_file.get("quant_method") is None and algorithm and str(algorithm).upper() not in FILE_ALGORITHMS:
-        raise stop("config", f"Unknown ModelOpt quant algo: {algorithm}", "vllm.quant-file-algo", key="quant_algo")
-    return quant_file
-
-
-def quant_method(block: Mapping[str, Any]) -> str:
-    """``quant_method``; in ``hf_quant_config.json`` it follows from the producer (``config.py:953``). Without either it
-    is empty, and nothing is quantized (``config/model.py:1452``). Raises Stop for one that is no word."""
-    method = block.get("quant_method")
-    producer = block.get("producer")
-    if method is None and isinstance(producer, Mapping) and producer.get("name") == "modelopt":
-        return "modelopt"
-    if not isinstance(block.get("quant_method", ""), str):
-        raise stop("config", f"quant_method is {method!r}, which has no attribute 'lower'"[:200], "vllm.quant-method",
-                   key="quant_method")  # fmt: skip
-    return str(block.get("quant_method", "")).lower().replace("compressed_tensors", "compressed-tensors")
-
-
-def layers_of_file(quant_file: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not quant_file:
-        raise stop("create", "MIXED_PRECISION needs 'quantized_layers', and there is no hf_quant_config.json",
-                   "vllm.quant-mixed-layers", key="quantized_layers")  # fmt: skip
-    if not quant_method(quant_file):
-        raise stop("config", "hf_quant_config.json names no quant_method and no producer", "vllm.quant-producer",
-                   key="producer")  # fmt: skip
-    return quant_file
-
-
-def algorithm_of(block: Mapping[str, Any]) -> str:
-    inner = block.get("quantization", block)
-    algorithm = inner.get("quant_algo") if isinstance(inner, Mapping) else None
-    if not algorithm:
-        raise stop("create", "Missing 'quant_algo' in quantization config", "vllm.quant-algo", key="quant_algo")
-    algorithm = str(algorithm).upper()
-    if algorithm in OTHER_ALGORITHMS:
-        raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables describe")
-    if algorithm not in (*MODELOPT_LINEAR, "MIXED_PRECISION"):
-        raise stop("create", f"ModelOpt's {algorithm} is not among the algorithms that vLLM supports",
-                   "vllm.quant-algo", key="quant_algo")  # fmt: skip
-    return algorithm
 
 
 def _same(name: str) -> str:

@@ -54,6 +54,8 @@ _ROWS = (
           "model_executor/layers/logits_processor.py", 198),
     _rule("dspark-reduced", "a reduced DSpark draft needs lm_head and d2t", f"{_MODELS}/qwen3_dspark.py", 342),
     _rule("tp-divides", "heads, widths and rows are divided evenly among ranks", f"{_MODELS}/qwen3_dflash.py", 191),
+    _rule("sinks", "attention sinks that nothing fills stay minus infinity, so that there are none",
+          "model_executor/model_loader/weight_utils.py", 1584),
     # quantization
     _rule("quant-producer", "hf_quant_config.json needs producer.name modelopt",
           "model_executor/model_loader/weight_utils.py", 392),

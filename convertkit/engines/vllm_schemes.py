@@ -17,6 +17,8 @@ TORCH_DTYPES = frozenset(
      "uint64", "bool", "short", "int", "long"}
 )  # fmt: skip
 STRATEGIES = ("tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
+DYNAMIC = ("token", "tensor", "tensor_group", "group")
+"""Strategies that can be dynamic."""
 ORDERS = ("weight", "static")
 """Orders of activations that vLLM still takes; ``group`` and ``dynamic`` it does not."""
 
@@ -98,9 +100,18 @@ def _others(block: Mapping[str, Any]) -> None:
 
     if block.get("transform_config") and not isinstance(block["transform_config"], Mapping):
         raise _refused("transform_config", "1 validation error for TransformConfig")
-    cache = block.get("kv_cache_scheme")
-    if cache and not (isinstance(cache, Mapping) and (cache.get("num_bits"), cache.get("type")) == (8, "float")):
+    if block.get("kv_cache_scheme") is not None:
+        _cache(block["kv_cache_scheme"])
+
+
+def _cache(scheme: Any) -> None:
+    """The scheme of the KV cache (``compressed_tensors.py:1103``)."""
+    if not isinstance(scheme, Mapping) or (scheme.get("num_bits"), scheme.get("type")) != (8, "float"):
         raise _refused("kv_cache_scheme", "Currently supported kv cache quantization is num_bits=8, type=float")
+    if scheme.get("strategy") not in ("tensor", "attn_head"):
+        raise _refused("kv_cache_scheme", "Invalid strategy for compressed-tensors KV cache")
+    if not scheme.get("symmetric"):
+        raise _refused("kv_cache_scheme", "Only support symmetric scaling factor for compressed-tensors KV cache")
 
 
 def check_arguments(place: str, stated: Any, rule: str = "vllm.ct-arguments", orders: tuple[str, ...] = ORDERS) -> None:
@@ -123,8 +134,31 @@ def check_argument_fields(place: str, stated: Any, rule: str, orders: tuple[str,
             raise _refused(
                 f"{place}.{key}", f"1 validation error for QuantizationArgs: '{key}' is {value!r}"[:200], rule
             )
-    if stated.get("block_structure") is not None and str(stated.get("strategy")).lower() != "block":
-        raise _refused(f"{place}.block_structure", "Block structure requires block strategy", rule)
+    message = _conflict(stated)
+    if message:
+        raise _refused(place, message, rule)
+
+
+def _conflict(stated: Mapping[str, Any]) -> str:
+    """Arguments that do not go together (``quant_args.py:282``), or empty."""
+    size = None if stated.get("group_size") is None else int(float(stated["group_size"]))
+    strategy = stated.get("strategy")
+    inferred = "tensor" if size is None else "channel" if size == -1 else "group"
+    strategy = inferred if strategy is None else str(strategy).lower()
+    dynamic, grouped = stated.get("dynamic", False), strategy in ("group", "tensor_group")
+    local = isinstance(dynamic, str)
+    blocks = stated.get("block_structure") is not None
+    found = (
+        (stated.get("strategy") is None and size == 0, "Invalid group size 0"),
+        (strategy == "token" and not dynamic, "Cannot perform static token quantization"),
+        (grouped and (size is None or size <= 0), f"strategy {strategy} requires group_size to be set"),
+        (size is not None and size > 0 and not grouped, "group_size requires strategy to be set to 'group'"),
+        (strategy == "block" and not blocks, "Block strategy requires block structure"),
+        (blocks and strategy != "block", "Block structure requires block strategy"),
+        (bool(dynamic) and strategy not in DYNAMIC, f"one of {DYNAMIC} must be used for dynamic quant."),
+        (local and strategy != "tensor_group", "local is only supported for strategy tensor_group"),
+    )
+    return next((message for holds, message in found if holds), "")
 
 
 def _scheme(place: str, stated: Mapping[str, Any], rule: str) -> None:

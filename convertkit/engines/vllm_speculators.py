@@ -24,9 +24,9 @@ def read_nested(config: Mapping[str, Any]) -> VllmDraft:
     values = dict(layer)
     architecture = UPDATES[kind](config, values)
     check_layers(values)
-    if values.get("num_key_value_heads", 0) is None:
-        raise stop("config", "total_num_kv_heads: Input should be a valid integer", "vllm.config-keys",
-                   key="num_key_value_heads")  # fmt: skip
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        if values.get(key, 0) is None:
+            raise stop("config", f"total_{key}: Input should be a valid integer", "vllm.config-keys", key=key)
     method = {"peagle": "eagle3", "dflash2": "dflash"}.get(kind, kind)
     found = CLASSES[architecture]
     return VllmDraft(found, method, architecture, values, True, tokens, kind != "eagle3", captured_layers(values))

@@ -21,9 +21,9 @@ from convertkit.engines.vllm_quant import (
     grid_of,
     mixed_grid,
     mixed_layers,
-    stated_block,
     uniform_grid,
 )
+from convertkit.engines.vllm_stated import stated_block
 
 Shards = Mapping[str, Sequence[str]]
 """Names of fused linears and the stored linears that each is made of, as the model's class states them."""
@@ -41,7 +41,11 @@ TEXT, NESTED = "language_model.model.", "model.language_model."
 
 
 def target_quantization(
-    config: Mapping[str, Any], text: Mapping[str, Any], quant_file: Mapping[str, Any], shards: Shards, rename: Rename
+    config: Mapping[str, Any],
+    text: Mapping[str, Any],
+    quant_file: Mapping[str, Any] | None,
+    shards: Shards,
+    rename: Rename,
 ) -> Quantization:
     """How the modules of a target are built, by vLLM's names. Raises Stop where vLLM raises, Unknown for what the
     tables do not describe."""

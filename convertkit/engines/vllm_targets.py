@@ -46,7 +46,7 @@ def _load(source: Source, table: TargetTable, ranks: int) -> Load:
     check_heads(sizes)
     shards = {**table.shards, **_optional_shards(sizes)}
     rename = lambda name: renamed(name, table.prefixes, drop=False) or name  # noqa: E731
-    quantization = target_quantization(source.config, sizes.text, source.quant_config, shards, rename)
+    quantization = target_quantization(source.config, sizes.text, source.quant_file, shards, rename)
     view = View(table, sizes, quantization, source.specs)
     rows = tuple(row for row in table.rows if _present(row, sizes))
     built = {row.name: _built(row, view) for row in rows}

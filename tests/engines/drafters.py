@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,8 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
 @dataclass
 class Draft:
     """A drafter under construction: what a case damages. ``shards`` maps names to a second weight file, whose index
-    entry is kept in ``index``; ``values`` are bytes of single tensors."""
+    entry is kept in ``index``; ``values`` are bytes of single tensors, ``mask`` makes what is in
+    ``mask_embedding.pt``."""
 
     config: dict[str, Any]
     specs: dict[str, TensorSpec]
@@ -144,6 +145,7 @@ class Draft:
     files: dict[str, str] = field(default_factory=dict)
     index: bool = False
     lost_files: tuple[str, ...] = ()
+    mask: Callable[[], object] | None = None
 
     def drop(self, *names: str) -> None:
         for name in names:
@@ -248,4 +250,8 @@ def write(made: Draft, folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(made.config))
     if made.quant_config is not None:
         (folder / "hf_quant_config.json").write_text(json.dumps(made.quant_config))
+    if made.mask is not None:
+        import torch
+
+        torch.save(made.mask(), folder / "mask_embedding.pt")
     return folder

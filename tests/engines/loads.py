@@ -35,7 +35,8 @@ def source_of(made: Draft, engine: str = "vllm") -> Source:
     choice = chosen(engine, there, {INDEX: {"weight_map": by_name, "metadata": {}}} if made.index else {})
     ordered = sorted((file, name) for name, file in by_name.items() if file in (choice.files or there))
     specs = tuple(made.specs[name] for _, name in ordered)
-    return Source(specs, made.config, made.quant_config or {}, False, choice.refused)
+    empty = made.quant_config == {}
+    return Source(specs, made.config, made.quant_config or {}, None, choice.refused, empty)
 
 
 def target_source(made: Draft) -> Source:

@@ -22,6 +22,7 @@ GOLDEN = ROOT / "tests" / "engines" / "golden"
 SETS: Mapping[str, tuple[str, ...]] = {
     "": ("cases", "target"),
     "-config": ("config-cases", "target"),
+    "-more": ("more-cases", "target"),
     "-targets": ("targets",),
     "-ranks": ("ranks", "target"),
     "-target-ranks": ("target-ranks",),

@@ -11,8 +11,8 @@ import click
 from convertkit.cli.common import shared_options, source_argument
 from convertkit.cli.drafter_text import drafter_lines
 from convertkit.cli.runner import Outcome, Shared, document_of, run
-from convertkit.cli.text import count_text, cut, pairs, size_text, table
-from convertkit.errors import shown
+from convertkit.cli.text import count_text, cut, findings_text, pairs, size_text, table
+from convertkit.errors import Finding, Where, shown
 
 TEXT_WIDTH = 84
 """Columns for a value beside its label."""
@@ -54,7 +54,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield _families(document["families"])
     if document["findings"]:
         yield ""
-        yield from _findings(document["findings"])
+        yield _findings(document["findings"])
 
 
 def _summary(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -140,9 +140,8 @@ def _shapes(shapes: Sequence[Sequence[int]]) -> str:
     return f"{list(shapes[0])}{more}"
 
 
-def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for item in findings:
-        where = ", ".join(f"{key} {shown(value)}" for key, value in item["where"].items())
-        yield f"{item['severity']} {item['code']}: {item['message']}" + (f" [{where}]" if where else "")
-        if item["fix"]:
-            yield f"  fix: {item['fix']}"
+def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
+    return findings_text(
+        Finding(item["code"], item["severity"], item["message"], Where(**item["where"]), item["fix"], item["data"])
+        for item in findings
+    )

@@ -13,7 +13,6 @@ import os
 import pickle
 import struct
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,23 +117,62 @@ def _parameter(tensor: Any, *rest: Any) -> Any:
     return tensor
 
 
+def _ordered() -> dict[Any, Any]:
+    return {}
+
+
+def _size(numbers: Any) -> tuple[Any, ...]:
+    return tuple(numbers)
+
+
 CALLS: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "OrderedDict"): _ordered,
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _typed_tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
-    ("torch", "Size"): tuple,
+    ("torch", "Size"): _size,
 }
 """What a pickle of weights may call, and what is called instead."""
+
+
+_UNREAD = frozenset(
+    code[0]
+    for code in (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.INST, pickle.OBJ, pickle.NEWOBJ,
+                 pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER)
+)  # fmt: skip
+"""What weights do not need. A set takes the hash of what is in it, and that of a tuple of tuples of tuples, which fits
+into a few bytes, takes longer than anybody waits."""
+
+
+def _keyed(into: dict[Any, Any], items: Sequence[Any]) -> dict[Any, Any]:
+    """``items`` are keys and values in turn. Keys are words and numbers, for the same reason."""
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if type(key) not in (str, int):
+            raise Fault("a key is neither a word nor a number")
+        into[key] = value
+    return into
+
+
+def _set(reader: Any, items: Sequence[Any]) -> None:
+    into = reader.stack[-1]
+    if type(into) is not dict:
+        raise Fault("it puts a value by name into something else than a dictionary")
+    _keyed(into, items)
 
 
 class _Names(pickle._Unpickler):
     """Python's own reader of pickles, which keeps its memo in a dictionary: a few bytes cannot make it grow. The state
     that a pickle gives to an object, versions of modules beside the names, is left out."""
 
-    dispatch: ClassVar[Any] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: lambda self: self.stack.pop()}
+    dispatch: ClassVar[Any] = {
+        **{code: read for code, read in pickle._Unpickler.dispatch.items() if code not in _UNREAD},
+        pickle.BUILD[0]: lambda self: self.stack.pop(),
+        pickle.DICT[0]: lambda self: self.append(_keyed({}, self.pop_mark())),
+        pickle.SETITEM[0]: lambda self: _set(self, [self.stack.pop() for _ in range(2)][::-1]),
+        pickle.SETITEMS[0]: lambda self: _set(self, self.pop_mark()),
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in CALLS:
@@ -148,9 +186,11 @@ class _Names(pickle._Unpickler):
         raise Fault(f"it holds '{shown(f'{module}.{name}')}', which is no part of a tensor; nothing of it was run")
 
     def persistent_load(self, pid: Any) -> Storage:
-        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], Typed)):
+        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], Typed)) or (
+            type(pid[2]) is not str
+        ):
             raise Fault("a storage is described otherwise than PyTorch does")
-        return Storage(str(pid[2]), pid[1].dtype)
+        return Storage(pid[2], pid[1].dtype)
 
 
 def open_pickled(root: Path, name: str) -> tuple[WeightFile, dict[str, TensorRef], list[str]]:

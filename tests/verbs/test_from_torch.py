@@ -166,6 +166,31 @@ def test_state_of_an_object_is_left_out(tmp_path: Path) -> None:
     assert CALLS["torch._utils", "_rebuild_tensor_v2"].__defaults__ is None
 
 
+NESTED = b")" + b"".join(b"q%ch%c\x86" % (place, place) for place in range(60))
+"""A pair of a pair of a pair, 60 times, in 300 bytes: its hash and its text have 2^60 steps."""
+ORDERED, STORAGE = b"ccollections\nOrderedDict\n", b"ctorch\nFloatStorage\n"
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"}" + NESTED + b"K\x01s.",
+        b"}(" + NESTED + b"K\x01u.",
+        b"(" + NESTED + b"K\x01d.",
+        b"\x8f(" + NESTED + b"\x90.",
+        b"(" + NESTED + b"\x91.",
+        ORDERED + b"]" + NESTED + b"K\x01\x86a\x85R.",
+        b"(X\x07\x00\x00\x00storage" + STORAGE + NESTED + b"X\x03\x00\x00\x00cpuK\x01tQ.",
+        b"}" + NESTED + b"b.",
+        b"]" + NESTED + b"a.",
+    ],
+)
+def test_no_small_pickle_takes_long(tmp_path: Path, pickled: bytes) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "m.bin")
+    rewritten(tmp_path / "m.bin", lambda entries: {**entries, "m/data.pkl": b"\x80\x04" + pickled})
+    assert refused(tmp_path / "m.bin", tmp_path / "out").code == "E_PICKLE"
+
+
 @pytest.mark.parametrize(
     ("change", "method", "says"),
     [

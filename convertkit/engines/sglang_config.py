@@ -248,7 +248,7 @@ def _spreads(stage: str, stated: tuple[int, ...] | None, depth: int, layers: int
 
 
 def check_built(draft: VllmDraft) -> None:
-    """Values of the layers that their classes refuse (``models/dflash.py:480``, ``llama.py:118``)."""
+    """Values of the layers that their classes refuse (``models/dflash.py:476``, ``llama.py:118``)."""
     eagle, act = draft.kind.startswith("eagle3"), draft.get("hidden_act")
     limits = (draft.get("swiglu_alpha"), draft.get("swiglu_limit"))
     if act != "silu" and (eagle or act != "swigluoai" or None in limits):

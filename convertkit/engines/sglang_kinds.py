@@ -1,7 +1,7 @@
 """What SGLang 0.5.23 makes of values of the wrong kind in a drafter's config: a word for a size, a list for a token.
 
 transformers' typed classes refuse most. What only drafters have SGLang converts with ``int()`` and ``float()``, so that
-a word or a fraction counts as a number (``srt/speculative/dflash_utils.py:492``). Run: every flat case of
+a word or a fraction counts as a number (``srt/speculative/dflash_utils.py:501``). Run: every flat case of
 ``tests/engines/kind_cases.py``, and ``sglang_more_cases.py``.
 """
 

@@ -116,7 +116,7 @@ def _in_layer(rope: Mapping[str, Any], turned: int) -> None:
 
 
 def _sections(rope: Mapping[str, Any], turned: int) -> None:
-    """Sections are scaled until they add up; there must be three (``layers/rotary_embedding/mrope.py:81``)."""
+    """Sections are scaled until they add up; there must be three (``layers/rotary_embedding/mrope.py:119``)."""
     section = rope["mrope_section"]
     if rope.get("video_rope"):
         raise Unknown("'video_rope' is not something that convertkit's tables of SGLang describe")

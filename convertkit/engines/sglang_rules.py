@@ -22,10 +22,10 @@ RULES: Mapping[str, Rule] = {
         _rule("entries", "the architecture names the class", "models/dflash.py", 1317),
         _rule("layer-types", "layer_types has one entry per layer", "configs/model_config.py", 617),
         _rule("config-type", "transformers' class refuses a value of another type; what only drafters have goes "
-              "through int()", "speculative/dflash_utils.py", 492),
+              "through int()", "speculative/dflash_utils.py", 501),
         _rule("config-null", "transformers' class refuses null where it has a default, and a dtype that torch has not",
               "utils/hf_transformers_utils.py", 0),
-        _rule("config-keys", "sizes must be above zero", "models/dflash.py", 480),
+        _rule("config-keys", "sizes must be above zero", "models/dflash.py", 476),
         _rule("least", "what the DFlash family reads has a least value; a draft has layers and a vocabulary",
               "speculative/dflash_utils.py", 588),
         _rule("text-config", "a text_config must have num_attention_heads", "utils/hf_transformers/common.py", 605),
@@ -62,7 +62,7 @@ RULES: Mapping[str, Rule] = {
         _rule("quant-mixed", "a MIXED_PRECISION config without kv_cache_quant_algo or kv_cache_scheme counts only in "
               "hf_quant_config.json", "model_loader/weight_utils.py", 288),
         _rule("quant-algo", "a ModelOpt config must name quant_algo", "layers/quantization/modelopt_quant.py", 1668),
-        _rule("quant-method", "the method must be one that SGLang registers", "configs/model_config.py", 2160),
+        _rule("quant-method", "the method must be one that SGLang registers", "configs/model_config.py", 2153),
         _rule("quant-arguments", "arguments of a pack must be of the kind that their class takes",
               "layers/quantization/modelopt_quant.py", 850),
         _rule("quant-shards", "parts of a fused linear must be quantized alike", "layers/quantization/utils.py", 101),

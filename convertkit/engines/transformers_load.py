@@ -152,7 +152,7 @@ def _load(model: Model, source: Source) -> Load:
     head = specs.get("lm_head.weight")
     if head is not None and sizes.tied and head.shape != sizes.shape("V H"):
         refusals.append(_mismatch([head.name], specs, sizes.shape("V H")))
-    outcomes = tuple(_outcomes(expected.values(), found, sizes, source.config))
+    outcomes = (*_outcomes(expected.values(), found, sizes, source.config), *_tied_head(expected, found, sizes, specs))
     wrongs = [Wrong("E_LOAD_UNFILLED", f"{item.parameter.name} is not stored and is initialised anew",
                     "transformers.missing", item.parameter.name)
               for item in outcomes if item.outcome == "unfilled"]  # fmt: skip
@@ -263,6 +263,17 @@ def _merge(
                     message = f"not all {count} experts of layer {layer} are there, so they cannot be merged"
                     refusals.append(Refused("load_weights", message, "transformers.experts"))
     return lost
+
+
+def _tied_head(
+    expected: Mapping[str, Row], found: Mapping[str, set[int]], sizes: Sizes, specs: Mapping[str, TensorSpec]
+) -> Iterator[Filled]:
+    """A tied head whose embeddings are not stored either is missing as well."""
+    embedding = next(name for name in expected if name.endswith("embed_tokens.weight"))
+    if sizes.tied and embedding not in found and "lm_head.weight" not in specs:
+        shape = sizes.shape("V H")
+        made = Parameter("lm_head.weight", shape, "BF16", (Part("", shape),), rule="transformers.missing")
+        yield Filled(made, "unfilled", (), ("",))
 
 
 def _outcomes(

@@ -33,6 +33,8 @@ def check_pack(block: Mapping[str, Any]) -> None:
         raise _refused("quantization_status", f"the status {status!r} is not known"[:200])
     if ignore is not None and not _words(ignore):
         raise _refused("ignore", "Input should be a valid list of words")
+    if block.get("kv_cache_scheme") is not None:
+        _arguments("kv_cache_scheme", block["kv_cache_scheme"])
     for name, group in groups.items():
         _group(f"config_groups.{name}", group)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from convertkit.engines.transformers_load import VERSION, VERSIONS
+from tests.engines.transformers_cases import outcome, write_values
 from tests.oracle.test_sglang_loader import GOLDEN, ROOT, SETS, installed, without_messages, write_sets
 from tests.oracle.watching import stated_config
 
@@ -26,14 +27,18 @@ def packed(folder: Path) -> bool:
     return isinstance(block, dict) and block.get("quant_method") == "compressed-tensors"
 
 
+def run_loader(folder: Path, out: Path) -> None:
+    command = [sys.executable, "-m", "tests.oracle.transformers_loader", str(folder), str(out)]
+    subprocess.run(command, check=True, timeout=1800, cwd=ROOT)
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_golden_files_are_what_from_pretrained_does(name: str, tmp_path: Path) -> None:
     if installed("transformers") not in VERSIONS or not installed("torch"):
         pytest.skip(f"the tables describe transformers {', '.join(VERSIONS)}")
     folder, file = write_sets(tmp_path)[name][0], f"transformers-{VERSION}{name}.json"
     out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "tests.oracle.transformers_loader", str(folder), str(out)]
-    subprocess.run(command, check=True, timeout=1800, cwd=ROOT)
+    run_loader(folder, out)
     golden, found = (json.loads(path.read_text())["cases"] for path in (GOLDEN / file, out))
     if installed("transformers") != VERSION:
         golden, found = ({case: run for case, run in cases.items() if not packed(folder / case)}
@@ -41,3 +46,16 @@ def test_golden_files_are_what_from_pretrained_does(name: str, tmp_path: Path) -
     assert {case: without_messages(run) for case, run in found.items()} == {
         case: without_messages(run) for case, run in golden.items()
     }
+
+
+def test_values_that_no_model_has_are_what_from_pretrained_does(tmp_path: Path) -> None:
+    if installed("transformers") != VERSION or not installed("torch"):
+        pytest.skip(f"the golden file is of transformers {VERSION}")
+    write_values(tmp_path / "values", every=25)
+    run_loader(tmp_path / "values", tmp_path / "out.json")
+    golden = json.loads((GOLDEN / f"transformers-{VERSION}-values.json").read_text())
+    found = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert {name: outcome(run) for name, run in found.items()} == {
+        name: golden["outcomes"][golden["cases"][name]] for name in found
+    }
+    assert len(found) > 100

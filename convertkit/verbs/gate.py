@@ -48,6 +48,16 @@ class GateResult:
     files: Mapping[str, bytes]
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What a gate found: what it was asked, its summary, a row per weight, group or module, and findings."""
+
+    parameters: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    findings: Sequence[Finding]
+
+
 @from_hub("candidate", "reference")
 def gate(
     candidate: str | os.PathLike[str],
@@ -93,17 +103,9 @@ def gate(
         two.assert_unchanged()
     bad_scales = [finding_ for item in found for finding_ in item.findings]
     findings = [*missing, *serving.findings, *bad_scales, *judged, *swapped, *_bytes_findings(found)]
-    document = envelope(
-        "fidelity-gate",
-        source=compared_files(theirs, workers),
-        output=compared_files(mine, workers),
-        verb="gate",
-        fingerprint=None,
-        parameters={"limits": dict(limits), "stored": stored, "as_served": as_served, "fuse": list(fuse)},
-        summary=gate_summary(rows, whole, limits, STORED[stored], as_served),
-        findings=findings,
-    )
-    return gate_result(document, rows, findings, report)
+    parameters = {"limits": dict(limits), "stored": stored, "as_served": as_served, "fuse": list(fuse)}
+    judgement = Judgement(parameters, gate_summary(rows, whole, limits, STORED[stored], as_served), rows, findings)
+    return gate_result((theirs, mine), judgement, report, workers)
 
 
 def _check_words(
@@ -123,17 +125,27 @@ def _check_words(
 
 
 def gate_result(
-    document: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    findings: Sequence[Finding],
-    report: str | os.PathLike[str] | None,
+    sides: tuple[Checkpoint, Checkpoint], made: Judgement, report: str | os.PathLike[str] | None, workers: int
 ) -> GateResult:
-    """The rendered report, written where ``report`` says. Raises as ``write_report_files``, and E_SCHEMA."""
-    rendered = render_report("FIDELITY_GATE.json" if report is None else Path(report).name, document, rows)
+    """The report about reference and candidate, written where ``report`` says.
+
+    Raises E_CHANGED for a weight file that is not the one that was opened, E_SCHEMA, and as ``write_report_files``.
+    """
+    document = envelope(
+        "fidelity-gate",
+        source=_compared_files(sides[0], workers),
+        output=_compared_files(sides[1], workers),
+        verb="gate",
+        fingerprint=None,
+        parameters=made.parameters,
+        summary=made.summary,
+        findings=made.findings,
+    )
+    rendered = render_report("FIDELITY_GATE.json" if report is None else Path(report).name, document, made.rows)
     if report is not None:
         write_report_files(Path(report), rendered.files)
-    status = 1 if any(item.severity == "error" for item in findings) else 0
-    return GateResult(rendered.document, rows, tuple(findings), status, rendered.files)
+    status = 1 if any(item.severity == "error" for item in made.findings) else 0
+    return GateResult(rendered.document, made.rows, tuple(made.findings), status, rendered.files)
 
 
 def served_by(mine: Checkpoint, desk: Desk, as_served: str | None, workers: int, fuse: Sequence[str]) -> Serving:
@@ -190,7 +202,7 @@ def _bytes_findings(found: Sequence[Compared]) -> list[Finding]:
     ]
 
 
-def compared_files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
+def _compared_files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
     """Weight files and config of one side with their digests. Raises E_CHANGED for a weight file that is not the one
     that was opened."""
     digests = sha256_opened(checkpoint, [CONFIG] if checkpoint.config else [], workers)

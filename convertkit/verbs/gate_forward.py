@@ -28,8 +28,7 @@ from convertkit.hub.arguments import from_hub
 from convertkit.progress import SILENT, Progress
 from convertkit.release.digests import sha256_files
 from convertkit.release.report_files import check_report_place
-from convertkit.release.reports import envelope
-from convertkit.verbs.gate import STORED, GateResult, compared_files, gate_result, served_by
+from convertkit.verbs.gate import STORED, GateResult, Judgement, gate_result, served_by
 from convertkit.verbs.target import open_target
 from convertkit.workers import worker_count
 
@@ -88,17 +87,8 @@ def gate_forward(
     with stop_on_signals() as stop:
         rows, findings, used = _run(theirs, mine, asked, limits, stop, progress)
     parameters = {"forward": True, "limits": dict(limits), "stored": stored, "as_served": as_served, "fuse": list(fuse)}
-    document = envelope(
-        "fidelity-gate",
-        source=compared_files(theirs, workers),
-        output=compared_files(mine, workers),
-        verb="gate",
-        fingerprint=None,
-        parameters=parameters,
-        summary=_summary(rows, asked, limits, used, workers),
-        findings=findings,
-    )
-    return gate_result(document, rows, findings, report)
+    judgement = Judgement(parameters, _summary(rows, asked, limits, used, workers), rows, findings)
+    return gate_result((theirs, mine), judgement, report, workers)
 
 
 def _check_words(limits: Mapping[str, float | None], stored: str | None, as_served: str | None, device: str) -> None:

@@ -115,4 +115,4 @@ def test_installed_command_prints_each_schema(installed: Path, name: str) -> Non
 
 def test_installed_command_lists_schemas(installed: Path) -> None:
     said = output_of(installed / "venv" / "bin" / "convertkit", "schema", cwd=installed)
-    assert said.decode().split() == [name.removesuffix(".schema.json") for name in SCHEMAS]
+    assert said.decode().split() == sorted(name.removesuffix(".schema.json") for name in SCHEMAS)

@@ -133,8 +133,8 @@ def gate_result(
     """
     document = envelope(
         "fidelity-gate",
-        source=_compared_files(sides[0], workers),
-        output=_compared_files(sides[1], workers),
+        source=compared_files(sides[0], workers),
+        output=compared_files(sides[1], workers),
         verb="gate",
         fingerprint=None,
         parameters=made.parameters,
@@ -202,7 +202,7 @@ def _bytes_findings(found: Sequence[Compared]) -> list[Finding]:
     ]
 
 
-def _compared_files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
+def compared_files(checkpoint: Checkpoint, workers: int) -> list[dict[str, Any]]:
     """Weight files and config of one side with their digests. Raises E_CHANGED for a weight file that is not the one
     that was opened."""
     digests = sha256_opened(checkpoint, [CONFIG] if checkpoint.config else [], workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from convertkit.engines import llamacpp_load, sglang_targets, tensorrt_llm_targets, transformers_load, vllm_targets
 from convertkit.engines.config_checks import check_fields
@@ -12,6 +13,7 @@ from convertkit.engines.hf_fields import parts
 from convertkit.engines.model import Load, Refused, Stop
 from convertkit.engines.rules import Asked
 from convertkit.engines.source import Source
+from convertkit.engines.vllm_target_kinds import odd_values, without_unread
 
 TargetLoader = Callable[[Source, int], Load]
 
@@ -36,6 +38,11 @@ def target_in(asked: Asked, source: Source, ranks: int) -> Load:
     refusal = _class_refusal(asked.engine.name, source)
     if refusal is not None:
         return stopped_at_files(Load((refusal,)), source)
+    if asked.engine.name == "vllm":
+        odd, settled = odd_values(source.config), without_unread(source.config)
+        if odd is not None:
+            return stopped_at_files(odd, source)
+        source = source if settled is source.config else replace(source, config=settled)
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
         unknown = Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")

@@ -96,7 +96,7 @@ def _in_layer(rope: Mapping[str, Any], values: Mapping[str, Any], dflash: bool) 
         raise RopeFault("create", f"use_fope needs {', '.join(FOPE)}")
     if not is_number(rope["rope_theta"]):
         raise RopeFault("create", f"the base rope_theta is {rope['rope_theta']!r}, which is not a number")
-    if kind in ("default", "yarn") and rope.get("mrope_section") is not None and turned is not None:
+    if kind in ("default", "yarn") and rope.get("mrope_section") and turned is not None:
         _sections(rope["mrope_section"], turned)
     check = TABLED.get(kind)
     if check is not None:

@@ -78,24 +78,24 @@ def build_whole(kind: str) -> Draft:
     return build(Case("dflash", PACKS[kind])) if kind in PACKS else draft(kind)
 
 
-def _walk(section: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def walk(section: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Every key of a config, down to four levels, and into the first object of a list."""
     for key, value in section.items():
         yield (*place, key), value
         if isinstance(value, dict) and len(place) < 3:
-            yield from _walk(value, (*place, key))
+            yield from walk(value, (*place, key))
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            yield from _walk(value[0], (*place, key, 0))
+            yield from walk(value[0], (*place, key, 0))
 
 
 def _places(kind: str) -> Iterator[tuple[Place, Any]]:
     config = build_whole(kind).config
     if kind in PACKS:  # of the layers of a mixed config one, since they share their entry
-        for place, value in _walk(config["quantization_config"]):
+        for place, value in walk(config["quantization_config"]):
             if "quantized_layers" not in place[:-1] or "layers.0.mlp.gate_proj" in place:
                 yield ("quantization_config", *place), value
         return
-    stated = list(_walk(config))
+    stated = list(walk(config))
     first = ((), ("transformer_layer_config",), ("dflash_config",))
     have = {place[-1] for place, _ in stated if place[:-1] in first}
     yield from stated

@@ -13,6 +13,7 @@ import pytest
 
 from tests.engines import damaged
 from tests.engines.kind_cases import told, write_kinds
+from tests.engines.target_kind_cases import write_target_kinds
 from tests.engines.write_cases import write_all
 
 pytestmark = pytest.mark.oracle
@@ -84,3 +85,16 @@ def test_values_of_the_wrong_kind_are_what_the_loader_does(tmp_path: Path) -> No
     found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
     assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
     assert len(found) > 150
+
+
+def test_values_of_the_wrong_kind_in_targets_are_what_the_loader_does(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    golden = json.loads((GOLDEN / "vllm-0.33.0-target-kinds.json").read_text())["cases"]
+    picked, out = write_target_kinds(tmp_path / "all", 10), tmp_path / "out.json"
+    script = ROOT / "tests" / "oracle" / "vllm_loader.py"
+    words = [str(tmp_path / "all" / "target-kinds"), str(out)]
+    subprocess.run([sys.executable, str(script), *words], check=True, timeout=1800)
+    runs = json.loads(out.read_text())["cases"]
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
+    assert len(found) > 90

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from contextlib import chdir, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from convertkit import __version__
 from convertkit.cli.main import COMMANDS, main
 from convertkit.cli.text import PAGE_WIDTH
+from convertkit.cli.writing import TIMINGS
 from convertkit.demo.generate import generate
 from convertkit.drafter import FIELDS
 from convertkit.engines.rules import ENGINES
@@ -138,6 +140,18 @@ def test_document_follows_the_schema_that_it_names(row: int, said: list[tuple[in
     _, kind, wanted = SAID[row]
     assert (check_document(document), status) == (kind, wanted), document.get("findings")
     assert document["tool"] == {"name": "convertkit", "version": __version__}
+
+
+def test_timings_have_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[tuple[int, Any]]
+) -> None:
+    generate("dflash2", tmp_path / "drafter")
+    monkeypatch.setenv(TIMINGS, "1")
+    status, document = printed(["convert", str(tmp_path / "drafter"), str(tmp_path / "out"), "--to", "f16"])
+    assert (check_document(document), status) == ("result", 0)
+    assert document["timings"].keys() >= {"survey", "reports", "publish"}
+    plain = said[[words for words, _, _ in SAID].index("pack-nvfp4 drafter pack")][1]
+    assert "timings" not in plain
 
 
 def test_every_command_and_every_schema_is_among_them() -> None:

@@ -142,9 +142,7 @@ def test_document_follows_the_schema_that_it_names(row: int, said: list[tuple[in
     assert document["tool"] == {"name": "convertkit", "version": __version__}
 
 
-def test_timings_have_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[tuple[int, Any]]
-) -> None:
+def test_timings_have_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[tuple[int, Any]]) -> None:
     generate("dflash2", tmp_path / "drafter")
     monkeypatch.setenv(TIMINGS, "1")
     status, document = printed(["convert", str(tmp_path / "drafter"), str(tmp_path / "out"), "--to", "f16"])

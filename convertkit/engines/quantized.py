@@ -14,9 +14,9 @@ from typing import Any, Literal
 from convertkit.dialects.patterns import Matcher, PatternFault
 from convertkit.engines.model import Unknown, stop
 
-Grid = Literal["dense", "mo-a16", "mo-a4", "ct-a16", "ct-a4"]
+Grid = Literal["dense", "mo-a16", "mo-a4", "mo-fp8", "ct-a16", "ct-a4"]
 """How an engine builds a linear: dense, or with the planes of ModelOpt or compressed-tensors, without or with
-activation scales."""
+activation scales; ``mo-fp8`` has FP8 weights with one scale for each stored linear."""
 
 Ask = Callable[[str, str], Grid]
 """From the engine's name of a module and the name of its class to how it is built."""

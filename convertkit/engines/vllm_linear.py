@@ -60,6 +60,8 @@ def linear(row: Linear, grid: Grid, rank: Rank) -> Iterator[Parameter]:
     columns = share(row.columns, rank.size, row.name) if row.split == "columns" else row.columns
     if grid == "dense":
         yield _planes(row, "weight", own, columns, rank.dtype, 1)
+    elif grid == "mo-fp8":
+        yield from _fp8(row, own, columns)
     else:
         yield from _packed(row, grid, own, columns)
     if row.bias:
@@ -70,6 +72,15 @@ def linear(row: Linear, grid: Grid, rank: Rank) -> Iterator[Parameter]:
 def _planes(row: Linear, leaf: str, own: int, columns: int, dtype: str, divisor: int) -> Parameter:
     parts = tuple(Part(shard, (n, row.columns // divisor), row.split) for shard, n in row.parts)
     return Parameter(f"{row.name}.{leaf}", (own, columns // divisor), dtype, parts, rule="vllm.linear")
+
+
+def _fp8(row: Linear, own: int, columns: int) -> Iterator[Parameter]:
+    """FP8 weights, a scale of them and of the activations for each part; nothing is refused if they are missing
+    (``modelopt.py:2137``)."""
+    yield _planes(row, "weight", own, columns, "F8_E4M3", 1)
+    scalars = tuple(Part(shard, (), "scalar") for shard, _ in row.parts)
+    for leaf, rule in (("weight_scale", "vllm.global-scale"), ("input_scale", "vllm.input-scale")):
+        yield Parameter(f"{row.name}.{leaf}", (len(scalars),), "F32", scalars, rule=rule)
 
 
 def _packed(row: Linear, grid: Grid, own: int, columns: int) -> Iterator[Parameter]:

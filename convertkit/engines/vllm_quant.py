@@ -15,7 +15,7 @@ from typing import Any
 from convertkit.engines.model import Unknown, stop
 from convertkit.engines.quantized import FUSED_SHARDS, Ask, Grid, first_below
 from convertkit.engines.vllm_compressed import compressed_tensors, part_or_glob
-from convertkit.engines.vllm_stated import MODELOPT_LINEAR, OTHER_ALGORITHMS, stated_block
+from convertkit.engines.vllm_stated import FP8, MODELOPT_LINEAR, OTHER_ALGORITHMS, stated_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ BLOCK_CODECS = ("IQ2_XS", "IQ2_XXS", "Q8_0")
 
 def mixed_grid(algorithm: str) -> Grid:
     """How a mixed config builds a linear: one whose algorithm no table knows stays dense (``modelopt.py:1883``)."""
-    described = (*MODELOPT_LINEAR, *OTHER_ALGORITHMS, *BLOCK_CODECS)
+    described = (*MODELOPT_LINEAR, FP8, *OTHER_ALGORITHMS, *BLOCK_CODECS)
     return grid_of(algorithm) if algorithm in described else "dense"
 
 
@@ -165,9 +165,19 @@ def uniform_grid(block: Mapping[str, Any], algorithm: str) -> Grid:
 
 
 def _uniform(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str]) -> Ask:
-    grid = uniform_grid(block, algorithm)
+    grid = _fp8_grid(block) if algorithm == FP8 else uniform_grid(block, algorithm)
     excluded = _excluder(block, mapped)
     return lambda module, kind: "dense" if excluded(module) else grid
+
+
+def _fp8_grid(block: Mapping[str, Any]) -> Grid:
+    """FP8 has no groups; a size that is stated must be a number all the same (``modelopt.py:380``)."""
+    stated = block.get("quantization", block).get("group_size")
+    word = isinstance(stated, str) and stated.strip().lstrip("+-").isdecimal()
+    if stated is not None and not word and not isinstance(stated, int | float):
+        message = f"group_size must be an integer, got {type(stated)}"
+        raise stop("create", message, "vllm.quant-algo", key="group_size")
+    return "mo-fp8"
 
 
 def _first_packed(listed: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -203,6 +213,8 @@ def _mixed(block: Mapping[str, Any], algorithm: str, mapped: Callable[[str], str
 
     def ask(module: str, kind: str) -> Grid:
         found = None if excluded(module) else _listed(module, layers, below)
+        if found == FP8:
+            return "mo-fp8"
         return "dense" if found is None else mixed_grid(found)
 
     return ask

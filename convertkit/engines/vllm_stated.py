@@ -12,7 +12,9 @@ from typing import Any
 from convertkit.engines.model import Unknown, stop
 
 MODELOPT_LINEAR = ("NVFP4", "W4A16_NVFP4")
-OTHER_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8")
+FP8 = "FP8"
+"""One scale for each linear: described for drafters, not for targets."""
+OTHER_ALGORITHMS = ("FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8")
 """Algorithms that vLLM builds and these tables do not describe (``modelopt.py:143``)."""
 
 
@@ -114,7 +116,7 @@ def algorithm_of(block: Mapping[str, Any]) -> str:
     algorithm = str(algorithm).upper()
     if algorithm in OTHER_ALGORITHMS:
         raise Unknown(f"the algorithm {algorithm} is not one that convertkit's tables describe")
-    if algorithm not in (*MODELOPT_LINEAR, "MIXED_PRECISION"):
+    if algorithm not in (*MODELOPT_LINEAR, FP8, "MIXED_PRECISION"):
         raise stop("create", f"ModelOpt's {algorithm} is not among the algorithms that vLLM supports",
                    "vllm.quant-algo", key="quant_algo")  # fmt: skip
     return algorithm

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.engines import fp8_cases
 from tests.engines.cases import (
     CT_ACTIVATIONS,
     MLP,
@@ -171,6 +172,7 @@ OWN: Mapping[str, tuple[str, Damage]] = {
         _ct(MLP, ["re:.*mlp.*"], [], {**CT_ACTIVATIONS}), _second_group([f"model.layers.{N}.mlp.down_proj"]))),
     "two groups, an exact name before an expression": ("dflash", both(
         _ct(MLP, [f"model.layers.{N}.mlp.down_proj"], [], {**CT_ACTIVATIONS}), _second_group(["re:.*mlp.*"]))),
+    **fp8_cases.OWN,
     # scales of the cache, and what a module keeps beside its parameters
     "a cache scale of two dimensions": ("speculators-eagle3", both(CT, added(f"{ATTN}k_scale", "F32", 1, 1))),
     "a cache scale of two values": ("speculators-eagle3", both(CT, added(f"{ATTN}k_scale", "F32", 2))),

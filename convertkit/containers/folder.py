@@ -40,6 +40,9 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
 )
 """Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
 
+PICKLED = (".bin", ".pth", ".ckpt")
+"""Endings of what PyTorch saves, which ``from-torch`` reads."""
+
 MAX_DIMENSION = 1 << 31
 MAX_LAYERS = 10_000
 """Layers are counted one by one when names are expected; no model has a tenth of these."""
@@ -189,9 +192,9 @@ def _no_weights(root: Path, names: list[str]) -> ConvertError:
     """Says what is there instead: weights of another format, or subfolders that hold weights."""
     other = [name for name in names if re.fullmatch(NOT_SIDE_FILES[2][0], name)]
     if other:
-        return refusal(
-            "E_NO_WEIGHTS", f"no safetensors, only {shown(other[0])}", file=other[0], fix="save it as safetensors first"
-        )
+        pickled = other[0].removesuffix(".index.json").endswith(PICKLED)
+        fix = f"convertkit from-torch {shown(root)} OUT" if pickled else "save it as safetensors first"
+        return refusal("E_NO_WEIGHTS", f"no safetensors, only {shown(other[0])}", file=other[0], fix=fix)
     holders = [name for name in names if _holds_weights(root / name)]
     where = f"; weights are in the subfolder {', '.join(shown(name) + '/' for name in holders)}" if holders else ""
     return refusal("E_NO_WEIGHTS", f"no weights in this folder{where}", fix="name the folder that holds the weights")

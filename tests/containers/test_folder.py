@@ -211,3 +211,20 @@ def test_of_many_faults_in_one_header_fifty_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConvertError) as caught:
         open_checkpoint(place)
     assert [item.code for item in caught.value.findings] == ["E_ST_DTYPE"] * 50
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("pytorch_model.bin", "convertkit from-torch"),
+        ("pytorch_model.bin.index.json", "convertkit from-torch"),
+        ("model.h5", "save it as safetensors first"),
+    ],
+)
+def test_weights_of_another_format_are_named_with_what_reads_them(tmp_path: Path, name: str, cure: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(ConvertError) as caught:
+        open_checkpoint(tmp_path)
+    (found,) = caught.value.findings
+    assert (found.code, found.file) == ("E_NO_WEIGHTS", name)
+    assert found.fix.startswith(cure)

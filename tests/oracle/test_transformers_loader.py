@@ -49,13 +49,15 @@ def test_golden_files_are_what_from_pretrained_does(name: str, tmp_path: Path) -
 
 
 def test_values_that_no_model_has_are_what_from_pretrained_does(tmp_path: Path) -> None:
-    if installed("transformers") != VERSION or not installed("torch"):
-        pytest.skip(f"the golden file is of transformers {VERSION}")
+    if installed("transformers") not in VERSIONS or not installed("torch"):
+        pytest.skip(f"the tables describe transformers {', '.join(VERSIONS)}")
     write_values(tmp_path / "values", every=25)
     run_loader(tmp_path / "values", tmp_path / "out.json")
     golden = json.loads((GOLDEN / f"transformers-{VERSION}-values.json").read_text())
     found = json.loads((tmp_path / "out.json").read_text())["cases"]
+    if installed("transformers") != VERSION:
+        found = {name: run for name, run in found.items() if not packed(tmp_path / "values" / name)}
     assert {name: outcome(run) for name, run in found.items()} == {
         name: golden["outcomes"][golden["cases"][name]] for name in found
     }
-    assert len(found) > 100
+    assert len(found) > 80

@@ -69,13 +69,16 @@ def class_meant(target: str, kind: str) -> bool:
     return not target.startswith("re:") and target.lower() in kind.lower()
 
 
+NVFP4: Mapping[str, Any] = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+"""Arguments of NVFP4 weights and activations."""
+
+
 def scheme_grid(group: Mapping[str, Any]) -> Grid:
     """How the linears of a config group are built. Raises Unknown for what is not NVFP4."""
     weights = group.get("weights")
     if not isinstance(weights, Mapping):
         return "dense"
-    nvfp4 = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"), weights.get("group_size"))
-    if nvfp4 != (4, "float", "tensor_group", 16) or weights.get("symmetric", True) is not True:
+    if any(weights.get(key) != value for key, value in NVFP4.items()) or weights.get("symmetric", True) is not True:
         raise Unknown("a scheme of the quantization config is not NVFP4, which alone convertkit's tables describe")
     inputs = group.get("input_activations")
     if inputs is None:

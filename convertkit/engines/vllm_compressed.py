@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Any
 
-from convertkit.engines.model import Unknown
-from convertkit.engines.quantized import Ask, Grid, class_meant, grids_of_targets, ignored_names, matching
+from convertkit.engines.model import Stop, Unknown, stop
+from convertkit.engines.quantized import NVFP4, Ask, Grid, class_meant, ignored_names, matching, scheme_grid
 from convertkit.engines.vllm_schemes import check_schemes, settled
 
 
@@ -17,11 +17,43 @@ def _of_attention(names: Sequence[str]) -> bool:
     return len(names) == 1 and names[0].endswith("Attention")
 
 
-def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Grid], list[str]]:
-    """Targets with the grid of their group, and the ignored names of a compressed-tensors config."""
+Scheme = Grid | Stop
+"""How the linears of a group are built, or what happens when one is met."""
+
+
+def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Scheme], list[str]]:
+    """Targets with the scheme of their group, and the ignored names of a compressed-tensors config."""
     check_schemes(block, _of_attention)
     block = settled(block)
-    return grids_of_targets(block, _of_attention), ignored_names(block, "vllm.quant-ignore")
+    targets: dict[str, Scheme] = {}
+    for group in block.get("config_groups", {}).values():
+        names = [str(name) for name in group["targets"]]
+        if not _of_attention(names):
+            scheme = _scheme(group)
+            targets.update((name, scheme) for name in names)
+    return targets, ignored_names(block, "vllm.quant-ignore")
+
+
+def _scheme(group: Mapping[str, Any]) -> Scheme:
+    """The scheme of a group, which nothing comes of while no linear is one of it (``compressed_tensors.py:795``)."""
+    try:
+        grid = scheme_grid({**group, "input_activations": None})
+    except Unknown as why:
+        return why
+    inputs = group.get("input_activations")
+    if grid == "dense" or inputs is None:
+        return grid
+    if all(inputs.get(key) == value for key, value in NVFP4.items()) and inputs.get("symmetric", True) is True:
+        return "ct-a4"
+    message = "For NVFP4 weights, input quantization must also be NVFP4 format, None for NVFP4A16"
+    return stop("create", message, "vllm.ct-arguments", key="input_activations")
+
+
+def met(scheme: Scheme) -> Grid:
+    """The grid of a linear that has a scheme. Raises the Stop that meeting it is."""
+    if isinstance(scheme, Stop):
+        raise scheme
+    return scheme
 
 
 def compressed_tensors(block: Mapping[str, Any]) -> Ask:
@@ -38,7 +70,7 @@ def compressed_tensors(block: Mapping[str, Any]) -> Ask:
             expression = matched(kind)
             names = (target for target in targets if target == expression or class_meant(target, kind))
             name = next(names, None)
-        return "dense" if name is None else targets[name]
+        return "dense" if name is None else met(targets[name])
 
     return ask
 

@@ -36,6 +36,9 @@ CLASSES: Mapping[str, str] = {
     "Qwen3OmniDSparkModel": "dspark",
     "Eagle3LlamaForCausalLM": "eagle3-llama",
     "LlamaForCausalLMEagle3": "eagle3-llama",
+    "Eagle3MiniMaxM2ForCausalLM": "eagle3-llama",
+    "Eagle3Qwen2_5vlForCausalLM": "eagle3-llama",
+    "Eagle3Qwen3vlForCausalLM": "eagle3-llama",
     "PeagleLlamaForCausalLM": "eagle3-llama",
     "PEagleDraftModel": "eagle3-llama",
     "Eagle3Qwen3ForCausalLM": "eagle3-qwen3",
@@ -46,8 +49,8 @@ CLASSES: Mapping[str, str] = {
 OTHER_CLASSES = frozenset(
     {"LiLiCorrDraftModel", "DFlash2BeamDraftModel", "DFlashLagunaForCausalLM", "DFlashQwen3XPressModel",
      "Qwen3XPressModel", "Gemma4DSparkModel", "K3DSparkModel", "MuseSparkDSparkModel", "DSparkDraftModel",
-     "DSparkV41DraftModel", "Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM", "Eagle3MiniMaxM2ForCausalLM",
-     "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM", "EagleLlamaForCausalLM", "EagleLlama4ForCausalLM",
+     "DSparkV41DraftModel", "Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM",
+     "EagleLlamaForCausalLM", "EagleLlama4ForCausalLM",
      "EagleMiniCPMForCausalLM", "EagleCohereForCausalLM", "EagleMistralForCausalLM", "EagleMistralLarge3ForCausalLM",
      "EagleDeepSeekMTPModel"}
 )  # fmt: skip

@@ -75,6 +75,10 @@ def load_drafter(source: Source, target: Target, ranks: int = 1, dtype: str = "B
 
 def _load(source: Source, target: Target, rank: Rank) -> Load:
     draft = read_draft(source.config)
+    heads = draft.get("num_attention_heads")
+    if isinstance(heads, int) and heads % rank.size:
+        message = f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({rank.size})."
+        raise stop("config", message, "vllm.tp-divides", key="num_attention_heads")
     _window(draft)
     shifted = not draft.kind.startswith("eagle3")
     layers = draft.size("num_hidden_layers")

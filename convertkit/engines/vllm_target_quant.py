@@ -12,7 +12,7 @@ from typing import Any
 
 from convertkit.engines.model import stop
 from convertkit.engines.quantized import Ask, Grid, class_meant, first_below, matching
-from convertkit.engines.vllm_compressed import ct_lists, part_or_glob
+from convertkit.engines.vllm_compressed import ct_lists, met, part_or_glob
 from convertkit.engines.vllm_quant import (
     NONE,
     Quantization,
@@ -153,7 +153,7 @@ def _compressed_tensors(block: Mapping[str, Any], shards: Shards, rename: Rename
             name = hits[0] if all(hits) else None
         if name is None:
             name = next((target for target in targets if class_meant(target, kind)), None)
-        return "dense" if name is None else targets[name]
+        return "dense" if name is None else met(targets[name])
 
     def ask(module: str, kind: str) -> Grid:
         if kind != EXPERTS:

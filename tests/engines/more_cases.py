@@ -69,12 +69,17 @@ def _weights(**keys: Any) -> Damage:
     return both(CT, lambda made: made.config["quantization_config"]["config_groups"]["group_0"]["weights"].update(keys))
 
 
-def _second_group(targets: list[str]) -> Damage:
+FP8: Mapping[str, Any] = {"num_bits": 8, "type": "float", "strategy": "channel", "group_size": None}
+
+
+def _second_group(targets: list[str], **weights: Any) -> Damage:
     """A group like the first, without activations."""
 
     def damage(made: Draft) -> None:
         groups = made.config["quantization_config"]["config_groups"]
-        groups["group_1"] = {**groups["group_0"], "targets": targets, "input_activations": None}
+        first = groups["group_0"]
+        groups["group_1"] = {**first, "targets": targets, "input_activations": None,
+                             "weights": {**first["weights"], **weights}}  # fmt: skip
 
     return damage
 
@@ -168,6 +173,10 @@ OWN: Mapping[str, tuple[str, Damage]] = {
         {"dynamic": "local"}, {"strategy": None, "group_size": 0})},
     "two groups, the later a word that matches first": ("dflash", both(
         _ct(MLP, ["re:.*down_proj"], [], {**CT_ACTIVATIONS}), _second_group(["re:.*mlp.*"]))),
+    "a group of fp8 that means nothing": ("dflash", both(CT, _second_group(["re:.*router"], **FP8))),
+    "a group of fp8 for the head": ("speculators-eagle3", both(CT, _second_group(["lm_head.x"], **FP8))),
+    "activations of fp8": ("dflash", _ct(MLP, MLP_ONLY, [], {**FP8, "strategy": "token", "dynamic": True})),
+    "activations without symmetry": ("dflash", _ct(MLP, MLP_ONLY, [], {**CT_ACTIVATIONS, "symmetric": False})),
     "two groups, an exact name behind an expression": ("dflash", both(
         _ct(MLP, ["re:.*mlp.*"], [], {**CT_ACTIVATIONS}), _second_group([f"model.layers.{N}.mlp.down_proj"]))),
     "two groups, an exact name before an expression": ("dflash", both(
@@ -199,7 +208,8 @@ OWN: Mapping[str, tuple[str, Damage]] = {
         ("dspark", "DFlashQwen3Model", "Qwen3DSparkModel"), ("dspark", "Eagle3Speculator", "Qwen3DSparkModel"),
         ("dflash2", "PEagleDraftModel", "DFlash2DraftModel"), ("dflash", "Nothing", "Qwen3Model"),
         ("dspark", "Qwen3ForCausalLM", "DSparkDraftModel"), ("eagle3", "X", "LlamaForCausalLMEagle3"),
-        ("dflash", "DFlashDraftModel", "DFlash2DraftModel"))},
+        ("dflash", "DFlashDraftModel", "DFlash2DraftModel"), ("eagle3", "Eagle3Qwen3vlForCausalLM"),
+        ("eagle3", "Eagle3Qwen2_5vlForCausalLM"), ("eagle3", "Eagle3MiniMaxM2ForCausalLM"))},
     **{f"model type {name}": ("dflash", inner(model_type=name))
        for name in ("dflash", "eagle3", "dspark", "Qwen3", "speculators", "eagle")},
     "block of dspark inside": ("dspark", both(untop("block_size"), top(dflash_config={"block_size": 7}))),

@@ -20,7 +20,7 @@ INDEX_SUFFIX = ".safetensors.index.json"
 WEIGHTS = ".safetensors"
 
 EDIT_FOLDER = ".convertkit-edit"
-"""Journal of a change in place (``convert.inplace``); while it is there the files beside it may be half changed."""
+"""Journal of a change in place (``conversion.inplace``); while it is there the files beside it may be half changed."""
 
 NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
     # pattern (matched whole), why it does not travel

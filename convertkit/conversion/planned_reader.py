@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef
@@ -27,11 +26,11 @@ class NotWorkedOut(Exception):
     """Values that only the run itself makes."""
 
 
-class PlannedReader(Reader):
-    """Reads a checkpoint that ``foresee`` gave for ``plan``; ``source`` is open for the plan's source."""
+class PlannedBytes:
+    """The bytes of a checkpoint that ``foresee`` gave for ``plan``; ``source`` is open for the plan's source and
+    belongs to the caller."""
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan, source: Reader) -> None:
-        self.checkpoint = checkpoint
         self._source = source
         self._units: dict[str, Unit] = {}
         self._copied: dict[str, TensorRef] = {}
@@ -49,34 +48,25 @@ class PlannedReader(Reader):
         for places in self._places.values():
             places.sort()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """The source belongs to the caller."""
-
-    def read_into(self, ref: TensorRef, first_byte: int, buffer: memoryview) -> None:
-        """As of a file; ``ref`` may point inside of a tensor."""
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """Bytes of one tensor, or of a part of it."""
         if not len(buffer):
             return
-        place = ref.start + first_byte
-        places = self._places[ref.file]
-        start, name = places[bisect_right(places, place, key=lambda item: item[0]) - 1]
+        places = self._places[file]
+        start, name = places[bisect_right(places, offset, key=lambda item: item[0]) - 1]
         if name in self._copied:
-            self._source.read_into(self._copied[name], place - start, buffer)
+            self._source.read_into(self._copied[name], offset - start, buffer)
         else:
-            buffer[:] = self._made(name)[place - start : place - start + len(buffer)]
-
-    def bytes_of(self, name: str) -> bytes:
-        ref = self.checkpoint.tensors[name]
-        buffer = bytearray(ref.size_bytes)
-        self.read_into(ref, 0, memoryview(buffer))
-        return bytes(buffer)
+            buffer[:] = self._made(name)[offset - start : offset - start + len(buffer)]
 
     def fd(self, file: str) -> int:
         raise refusal("E_INTERNAL", "a planned file cannot be opened", file=file)
 
     def assert_unchanged(self) -> None:
         self._source.assert_unchanged()
+
+    def close(self) -> None:
+        """Nothing is open here."""
 
     def _made(self, name: str) -> bytes:
         unit = self._units[name]
@@ -118,6 +108,12 @@ def _respelled(source: Reader, unit: Respell, name: str) -> bytes:
 def _borrowed(source: Reader, unit: Borrow, name: str) -> bytes:
     with Reader(unit.lender) as lender:
         return lender.bytes_of(unit.lent.spec.name)
+
+
+def planned_reader(checkpoint: Checkpoint, plan: Plan, source: Reader) -> Reader:
+    """Reads a checkpoint that ``foresee`` gave for ``plan``. Raises ``NotWorkedOut`` for values that only the run
+    makes."""
+    return Reader(checkpoint, PlannedBytes(checkpoint, plan, source))
 
 
 MAKERS: Mapping[type, Callable[[Reader, Any, str], bytes]] = {

@@ -46,12 +46,15 @@ def odd_values(config: Mapping[str, Any]) -> Load | None:
     return Load(wrongs=tuple(wrongs)) if wrongs else None
 
 
+def _tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get(TOWER)
+    return found if isinstance(found, Mapping) else {}
+
+
 def _strange(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Sizes of another type that no class of transformers refuses."""
-    tower = config.get(TOWER)
-    for key in ("patch_size", "temporal_patch_size") if isinstance(tower, Mapping) else ():
-        if isinstance(tower.get(key), list):
-            yield key, tower[key]
+    tower = _tower(config)
+    yield from ((key, tower[key]) for key in ("patch_size", "temporal_patch_size") if isinstance(tower.get(key), list))
     if config.get("model_type") == "qwen3_moe" and type(config.get("head_dim", 1)) not in (int, type(None)):
         yield "head_dim", config["head_dim"]
 
@@ -69,8 +72,8 @@ def without_unread(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config without values that nothing reads: some sizes below zero, and the model type of a tower."""
     unread = (*UNREAD, *UNREAD_OF.get(str(config.get("model_type")), ()))
     drop = [key for key in unread if _negative(key, config.get(key))]
-    tower = config.get(TOWER)
-    odd = isinstance(tower, Mapping) and not isinstance(tower.get("model_type", ""), str)
+    tower = _tower(config)
+    odd = not isinstance(tower.get("model_type", ""), str)
     if not drop and not odd:
         return config
     kept = {key: value for key, value in config.items() if key not in drop}

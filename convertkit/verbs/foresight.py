@@ -10,7 +10,7 @@ from convertkit.checks.audited import Audit
 from convertkit.containers.reader import Reader
 from convertkit.conversion.foreseen import foresee
 from convertkit.conversion.plan import Plan
-from convertkit.conversion.planned_reader import NotWorkedOut, PlannedReader
+from convertkit.conversion.planned_reader import NotWorkedOut, planned_reader
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audited_output, wanted_of
 
@@ -22,7 +22,7 @@ def foreseen(plan: Plan, audited: Callable[[Checkpoint, Values], Audit]) -> DryR
     the source. Where one does not (the scales of a pack are searched in the weights), the plan alone."""
     with Reader(plan.source) as source:
         try:
-            return dry_run(plan, audited(foresee(plan), lambda planned: PlannedReader(planned, plan, source)))
+            return dry_run(plan, audited(foresee(plan), lambda planned: planned_reader(planned, plan, source)))
         except NotWorkedOut:
             return dry_run(plan)
 

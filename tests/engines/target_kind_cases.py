@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.drafters import Draft, write
+from tests.engines.hybrid_cases import MOE
 from tests.engines.kind_cases import STRANGE, KindCase, walk
-from tests.engines.target_cases import MOE, model
+from tests.engines.target_cases import model
 
 KINDS = ("qwen3", "llama", "qwen3-moe", MOE)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from typing import Any
 
@@ -65,14 +65,16 @@ def compressed_tensors(block: Mapping[str, Any]) -> Ask:
     def ask(module: str, kind: str) -> Grid:
         if ignored(module) is not None:
             return "dense"
-        name = matched(module)
-        if name is None:  # expressions are asked about the name of the class too
-            expression = matched(kind)
-            names = (target for target in targets if target == expression or class_meant(target, kind))
-            name = next(names, None)
+        name = matched(module) or of_class(kind, targets, matched)
         return "dense" if name is None else met(targets[name])
 
     return ask
+
+
+def of_class(kind: str, targets: Iterable[str], matched: Callable[[str], str | None]) -> str | None:
+    """The first target that means the name of a class: expressions are asked about it too."""
+    expression = matched(kind)
+    return next((target for target in targets if target == expression or class_meant(target, kind)), None)
 
 
 MAX_GLOBS, MAX_GLOB = 4096, 4096

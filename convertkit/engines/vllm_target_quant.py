@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convertkit.engines.model import stop
-from convertkit.engines.quantized import Ask, Grid, class_meant, first_below, matching
-from convertkit.engines.vllm_compressed import ct_lists, met, part_or_glob
+from convertkit.engines.quantized import Ask, Grid, first_below, matching
+from convertkit.engines.vllm_compressed import ct_lists, met, of_class, part_or_glob
 from convertkit.engines.vllm_quant import (
     NONE,
     Quantization,
@@ -135,7 +135,9 @@ def _compressed_tensors(block: Mapping[str, Any], shards: Shards, rename: Rename
     targets = {path(name): grid for name, grid in stated.items()}
     if "Linear" in targets:
         targets.setdefault(EXPERTS, targets["Linear"])
-    ignored, matched = matching([path(name) for name in left_out]), matching(list(targets))
+    ignored, matched = (
+        matching(entries, "vllm.quant-ignore") for entries in ([path(name) for name in left_out], list(targets))
+    )
 
     def scheme(module: str, kind: str) -> Grid:
         parts = _parts(module, shards)
@@ -152,7 +154,7 @@ def _compressed_tensors(block: Mapping[str, Any], shards: Shards, rename: Rename
             hits = [matched(part) for part in parts]
             name = hits[0] if all(hits) else None
         if name is None:
-            name = next((target for target in targets if class_meant(target, kind)), None)
+            name = of_class(kind, targets, matched)
         return "dense" if name is None else met(targets[name])
 
     def ask(module: str, kind: str) -> Grid:

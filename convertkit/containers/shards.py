@@ -80,8 +80,9 @@ def open_indexed(
     lacking = ((name, shard) for name, shard in weight_map.items() if shard in found and name not in tensors)
     faults.extend(
         finding(
-            "E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name
-        )
+            "E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name,
+            fix="fetch the file anew, or make an index of what is there: repair --rebuild-index",
+        )  # fmt: skip
         for name, shard in islice(lacking, MAX_FAULTS)
     )
     if faults:
@@ -97,7 +98,7 @@ def _missing_shard(error: ConvertError, shard: str) -> Iterable[Finding]:
             "error",
             "the index names a shard that is not there",
             file=shard,
-            fix="fetch the missing shard",
+            fix="fetch the missing shard; if the files that are there are whole: repair --rebuild-index",
         )
     else:
         yield from error.findings

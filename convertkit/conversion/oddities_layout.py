@@ -100,7 +100,7 @@ def _stacks(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _fused_scalars(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Matrices that are fused on disk and packed with one scalar, where engines allocate one slot per part."""
+    """Matrices that are fused on disk and packed with one scalar, where engines have one slot per part."""
     counts = {fusion.fused: len(fusion.parts) for fusion in FUSIONS.values()}
     wrong: dict[int, list[str]] = {}
     for name, ref in checkpoint.tensors.items():
@@ -109,7 +109,10 @@ def _fused_scalars(checkpoint: Checkpoint) -> Iterator[Finding]:
         if slots and leaf in ("weight_scale_2", "weight_global_scale") and ref.spec.elements == 1:
             wrong.setdefault(slots, []).append(name)
     for slots, names in wrong.items():
-        message = f"one global scale for a matrix of {slots} parts: engines allocate {slots} slots and fill one"
+        message = (
+            f"one global scale for a matrix of {slots} parts: an engine with a slot for each may fill one only "
+            "(vLLM 0.33 and SGLang 0.5.23 fill all)"
+        )
         data = {"count": len(names), "slots": slots}
         yield _warning("W_FUSED_SCALAR", message, tensor=names[0], fix="repair --split-fused-scalars", data=data)
 

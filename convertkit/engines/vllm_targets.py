@@ -206,7 +206,7 @@ def _unknown(view: View, family: Family, name: str, experts: tuple[str, ...], mo
         _dropped(view, family, "a scale of the KV cache", "vllm.kv-scales")
     elif known and name.endswith(".bias"):
         _dropped(view, family, "unexpected bias", "vllm.bias", harm=True)
-    elif name == "lm_head.weight" or name.endswith(".lm_head.weight"):
+    elif view.sizes.tied and (name == "lm_head.weight" or name.endswith(".lm_head.weight")):
         text = (
             "a head is stored although it is tied to the embeddings: it is skipped, by hybrid models loaded over them"
         )

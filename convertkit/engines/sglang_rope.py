@@ -44,14 +44,52 @@ def _check(values: Mapping[str, Any], dflash: bool) -> None:
     if dflash and "rope_dim" in rope:
         rope = {key: value for key, value in rope.items() if key not in SUPERSEDED}
     if not dflash:
+        if "mrope_section" in rope:  # (``models/llama_eagle3.py:142``)
+            rope["rope_type"] = "default"
         _of_llama(rope, values)
     _in_layer(rope, turned)
+    if rope["rope_type"] == "longrope":  # it is built, and the worker asks for what it has not
+        raise RopeFault("worker", WITHOUT_TABLE)
+
+
+def check_target_rope(values: Mapping[str, Any], kind: str) -> None:
+    """Raises Stop where SGLang raises for the text of a target, of the model type ``kind``."""
+    try:
+        _check_target(values, kind)
+    except RopeFault as fault:
+        raise stop(fault.stage, fault.message, "sglang.rope-parameters", key="rope_parameters") from None
+
+
+def _check_target(values: Mapping[str, Any], kind: str) -> None:
+    hybrid = kind.startswith("qwen3_5")
+    rope = stated_rope(values, flat=True)
+    assert rope is not None
+    if hybrid and not (values.get("rope_parameters") or values.get("rope_scaling")):
+        raise RopeFault("create", "Unknown RoPE scaling type, rope_scaling is {}")
+    if hybrid and not ("rope_type" in rope or "type" in rope):  # counts as none at all
+        rope = {"rope_theta": rope["rope_theta"]}
+    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
+    check_keys(rope, values)
+    _length(rope, values.get("max_position_embeddings"))
+    if kind == "llama":
+        _of_llama(rope, values)
+    _in_layer(rope, _target_turned(values, kind))
+
+
+def _target_turned(values: Mapping[str, Any], kind: str) -> int:
+    """How many columns of a head of a target are turned; only the part that is stated at the top counts
+    (``models/llama.py:199``, ``layers/rotary_embedding/factory.py:151``)."""
+    head = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
+    if kind in ("qwen3", "qwen3_moe"):
+        return int(head)
+    part = values.get("partial_rotary_factor", 0.25 if kind != "llama" else 1)
+    if not is_number(part):
+        raise RopeFault("create", f"the part of a head that is turned is {part!r}"[:200])
+    return _sized(int(part * head)) if kind == "llama" or part < 1.0 else int(head)
 
 
 def _of_llama(rope: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """What the layers of an EAGLE-3 change (``models/llama_eagle3.py:142``, ``llama.py:329``)."""
-    if "mrope_section" in rope:
-        rope["rope_type"] = "default"
+    """What the layers of a Llama change (``models/llama.py:329``), those of an EAGLE-3 too."""
     if values.get("original_max_position_embeddings"):
         rope["original_max_position_embeddings"] = values["original_max_position_embeddings"]
     if isinstance(values.get("rope_is_neox_style"), list | Mapping):
@@ -161,14 +199,13 @@ def _llama3(rope: Mapping[str, Any], turned: int) -> None:
 
 
 def _longrope(rope: Mapping[str, Any], turned: int) -> None:
-    """It is built, and the worker asks for what it has not."""
+    """The lists of factors are as long as half of what is turned."""
     factors = [rope[key] for key in ("short_factor", "long_factor")]
     lists = all(isinstance(item, list) and all(map(is_number, item)) for item in factors)
     fits = all(len(item) in (1, turned // 2) for item in factors)
     original = rope["original_max_position_embeddings"]
     if not (lists and fits and is_number(original) and original):
         raise RopeFault("create", "longrope: the lists of factors are not as long as half of a head")
-    raise RopeFault("worker", WITHOUT_TABLE)
 
 
 TABLED: Mapping[str, Callable[[Mapping[str, Any], int], None]] = {

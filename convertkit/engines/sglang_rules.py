@@ -86,6 +86,8 @@ RULES: Mapping[str, Rule] = {
         _rule("target-tied", "a tied head of Qwen3-MoE is a parameter of its own", "models/qwen3_moe.py", 1021),
         _rule("target-sparse", "every layer of Qwen3-MoE has experts, mlp_only_layers is not read",
               "models/qwen3_moe.py", 878),
+        _rule("target-values", "sizes are not below zero, and there are layers, experts and heads",
+              "models/qwen3.py", 169),
         _rule("target-mtp", "mtp. is not part of the target", "models/qwen3_5.py", 0),
         _rule("target-cut", "a linear that is larger than its place is cut without a word", "layers/linear.py", 0),
     )

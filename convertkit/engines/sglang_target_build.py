@@ -92,11 +92,13 @@ def _kinds(text: Mapping[str, Any], tower: Any, layers: int) -> dict[str, frozen
     types = text.get("layer_types")
     linear = frozenset(i for i, kind in enumerate(types) if "linear" in str(kind)) if isinstance(types, list) else None
     depth = tower.get("depth", 0) if isinstance(tower, Mapping) else 0
+    taps = tower.get("deepstack_visual_indexes") if isinstance(tower, Mapping) else None
     alone = frozenset({-1})
     return {
         "all": every, "full": every - (linear or frozenset()), "linear": every & (linear or frozenset()),
         "sparse": every, "once": alone,
         "blocks": frozenset(range(depth if isinstance(depth, int) else 0)),
+        "deepstack": frozenset(range(len(taps) if isinstance(taps, list) else 0)),
         "tower": alone if isinstance(tower, Mapping) else frozenset(),
     }  # fmt: skip
 
@@ -125,6 +127,8 @@ def _row(row: Row, sizes: Sizes, quant: Quantization, ranks: int, cached: bool) 
             if row.name == HEAD and not _dense(quant, row, sizes)
             else _single(row, sizes, ranks)
         )
+        return
+    if ".shared_expert." in row.name and sizes.values.get("Is") == 0:  # (``models/qwen2_moe.py:315``)
         return
     layers = sizes.kinds["sparse" if isinstance(row, Experts) else row.layers]
     by_grid: dict[Grid, set[int]] = {}

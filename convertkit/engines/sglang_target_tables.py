@@ -1,8 +1,8 @@
 """What SGLang 0.5.23 builds of a target, by architecture: modules and parameters in its own names.
 
 Compared with the parameters of the built models in the oracle test. ``layers``: ``all``, ``full`` and ``linear``
-(attention), ``sparse`` (with experts: all, ``mlp_only_layers`` is not read), ``blocks`` and ``tower`` (of vision),
-``once``. Sizes are words over ``SYMBOLS``.
+(attention), ``sparse`` (with experts: all, ``mlp_only_layers`` is not read), ``blocks``, ``tower`` and ``deepstack``
+(of vision), ``once``. Sizes are words over ``SYMBOLS``.
 """
 
 from __future__ import annotations
@@ -132,10 +132,11 @@ def vision() -> tuple[Row, ...]:
         Module(f"{block}.{leaf}", f"{asked}.{leaf}", kind, (("", rows),), columns, split, "blocks", False, "always")
         for leaf, kind, rows, columns, split in linears
     ]
+    mergers = (("merger", "tower"), ("deepstack_merger_list.{i}", "deepstack"))
     made += [
-        Module(f"visual.merger.{leaf}", f"model.visual.merger.{leaf}", kind, (("", rows),), wide, split, "tower", False,
+        Module(f"visual.{at}.{leaf}", f"model.visual.{at}.{leaf}", kind, (("", rows),), wide, split, layers, False,
                "always")
-        for leaf, kind, rows, split in merger
+        for at, layers in mergers for leaf, kind, rows, split in merger
     ]  # fmt: skip
     made += [
         Single("visual.pos_embed.weight", "positions Hv", "tower", "vocabulary"),
@@ -145,6 +146,7 @@ def vision() -> tuple[Row, ...]:
     for leaf in ("weight", "bias"):
         made += [Single(f"{block}.{name}.{leaf}", "Hv", "blocks") for name in ("norm1", "norm2")]
         made.append(Single(f"visual.merger.norm.{leaf}", "Hv", "tower"))
+        made.append(Single(f"visual.deepstack_merger_list.{{i}}.norm.{leaf}", wide, "deepstack"))
     return tuple(made)
 
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from convertkit.engines import llamacpp_load, sglang_targets, tensorrt_llm_targets, transformers_load, vllm_targets
+from convertkit.engines import (
+    llamacpp_load,
+    sglang_target_kinds,
+    sglang_targets,
+    tensorrt_llm_targets,
+    transformers_load,
+    transformers_target_kinds,
+    vllm_targets,
+)
 from convertkit.engines.config_checks import check_fields
 from convertkit.engines.config_kinds import wrong_kinds
 from convertkit.engines.files import stopped_at_files
 from convertkit.engines.hf_fields import parts
-from convertkit.engines.model import Load, Refused, Stop
+from convertkit.engines.model import Load, Refused, Stop, Unknown
 from convertkit.engines.rules import Asked
 from convertkit.engines.source import Source
+from convertkit.engines.target_kinds import Parts
 from convertkit.engines.vllm_target_kinds import odd_values, without_unread
 
 TargetLoader = Callable[[Source, int], Load]
@@ -25,6 +35,12 @@ LOADERS: Mapping[str, TargetLoader] = {
     "transformers": transformers_load.load_target,
 }
 """How each engine loads a target, given the number of ranks."""
+
+SETTLED: Mapping[str, Callable[[Mapping[str, Any]], Parts | None]] = {
+    "sglang": sglang_target_kinds.settle_target,
+    "transformers": transformers_target_kinds.settle_target,
+}
+"""What each engine makes of values that no model has, before it loads one."""
 
 BY_CLASS = ("vllm", "sglang", "transformers")
 """Engines that read a config with the class of transformers that its ``model_type`` names."""
@@ -43,11 +59,25 @@ def target_in(asked: Asked, source: Source, ranks: int) -> Load:
         if odd is not None:
             return stopped_at_files(odd, source)
         source = source if settled is source.config else replace(source, config=settled)
+    return stopped_at_files(_settled(asked.engine.name, source, ranks), source)
+
+
+def _settled(engine: str, source: Source, ranks: int) -> Load:
+    """A target whose values are those that some model has, or that the engine takes for such."""
+    try:
+        parts = SETTLED[engine](source.config) if engine in SETTLED else None
+    except Unknown as why:
+        return Load(unknown=why.refused.message)
+    except Stop as stopped:
+        return Load((stopped.refused,))
+    source = source if parts is None else replace(source, config=parts.config)
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
-        unknown = Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
-        return stopped_at_files(unknown, source)
-    return stopped_at_files(LOADERS[asked.engine.name](source, ranks), source)
+        return Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")
+    load = LOADERS[engine](source, ranks)
+    if parts is None or load.refusals or load.unknown:
+        return load
+    return Load(unknown=parts.doubt) if parts.doubt else replace(load, wrongs=(*parts.wrongs, *load.wrongs))
 
 
 def _class_refusal(engine: str, source: Source) -> Refused | None:

@@ -43,6 +43,7 @@ RULES: Mapping[str, Rule] = {
         _rule("activation", "the activation must be known", "activations.py"),
         _rule("arguments", "arguments of a pack must be of the kind that their class takes",
               "quantizers/quantizer_compressed_tensors.py"),
+        _rule("values", "sizes are not below zero, and there is at least one head", "modeling_utils.py"),
         _rule("missing", "what is not stored is initialised anew, with a warning", "modeling_utils.py"),
         _rule("unexpected", "stored names that the model lacks are dropped with a warning", "modeling_utils.py"),
         _rule("sizes", "a shape that differs is an error", "modeling_utils.py"),
@@ -56,6 +57,8 @@ RULES: Mapping[str, Rule] = {
     )
 }  # fmt: skip
 
+MERGED = ("qwen3_moe", "qwen3_5_moe_text")
+"""Model types of a text whose experts are merged."""
 LEAVES = ("gate_proj", "up_proj", "down_proj")
 GLOBAL_SCALE = ".weight_global_scale"
 NOT_NEEDED = ("rotary_emb.inv_freq",)
@@ -88,6 +91,8 @@ def load_target(source: Source, ranks: int = 1) -> Load:
         return Load(unknown=f"the model type {kind} is not one that convertkit's tables of transformers describe")
     inner = source.config.get("text_config")
     text = inner if isinstance(inner, Mapping) else source.config
+    if isinstance(text.get("model_type"), str) and text["model_type"] not in MERGED:
+        model = replace(model, merges=False)  # it names how (``conversion_mapping.py``)
     types, layers = text.get("layer_types"), text.get("num_hidden_layers")
     if isinstance(types, list) and isinstance(layers, int) and len(types) != layers:
         message = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
@@ -196,7 +201,7 @@ def _place(template: str, model: Model, expected: Mapping[str, Row]) -> str:
         return ""
     if model.shed:
         template = template.replace(model.shed, "model.")
-    for name in (template, f"model.{template}"):
+    for name in (template, f"model.{template}") if model.merges else ():
         at, dot, rest = name.partition(".mlp.experts.{e}.")
         if dot and f"{at}.mlp.experts.gate_up_proj" in expected and rest in [f"{leaf}.weight" for leaf in LEAVES]:
             return f"experts:{at}:{rest.removesuffix('.weight')}"

@@ -14,15 +14,16 @@ from convertkit.engines.model import stop
 from convertkit.engines.rope import NEEDED, RopeFault, check_keys, is_number, stated_rope
 
 
-def check_rope(values: Mapping[str, Any]) -> None:
-    """Raises Stop where transformers raises for a config."""
+def check_rope(values: Mapping[str, Any], *, hybrid: bool = False) -> None:
+    """Raises Stop where transformers raises for a config; ``hybrid`` for Qwen3.5, whose part of a head that is turned
+    counts for every type of rope (``models/qwen3_5/modeling_qwen3_5.py``)."""
     try:
-        _check(values)
+        _check(values, hybrid)
     except RopeFault as fault:
         raise stop(fault.stage, fault.message, "transformers.rope-parameters", key="rope_parameters") from None
 
 
-def _check(values: Mapping[str, Any]) -> None:
+def _check(values: Mapping[str, Any], hybrid: bool) -> None:
     rope = stated_rope(values, flat=True)
     assert rope is not None
     if any(key in (values.get("layer_types") or ()) for key in rope):
@@ -33,7 +34,9 @@ def _check(values: Mapping[str, Any]) -> None:
         raise RopeFault("load_weights", f"KeyError: {kind!r} is no type of rope"[:200])
     if not is_number(rope["rope_theta"]):
         raise RopeFault("load_weights", f"the base rope_theta is {rope['rope_theta']!r}, which is not a number"[:200])
-    if kind != "default":
+    if kind == "default" and hybrid:
+        _turned(rope, values)
+    elif kind != "default":
         length, turned = values.get("max_position_embeddings"), _turned(rope, values)
         try:
             TABLED[kind](rope, turned, length if isinstance(length, int) else 0)

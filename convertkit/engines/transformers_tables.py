@@ -86,12 +86,14 @@ def _hybrid(text: str, experts: bool, tower: list[Row]) -> tuple[Row, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A class: its rows, prefixes of names that it ignores on disk, a prefix that it drops from names."""
+    """A class: its rows, prefixes of names that it ignores on disk, a prefix that it drops from names, whether it
+    merges experts that are stored one by one."""
 
     name: str
     rows: tuple[Row, ...]
     ignored: tuple[str, ...] = ()
     shed: str = ""
+    merges: bool = True
 
 
 _AT = "model.layers.{i}"

@@ -82,6 +82,9 @@ def test_values_of_the_wrong_kind_are_named(key: str, value: object) -> None:
             assert (load.status, f"'{key}'" in load.unknown) == ("unknown", True)
 
 
+SETTLES_TARGETS = ("sglang", "transformers")
+
+
 @pytest.mark.parametrize("key", ["depth", "num_hidden_layers", "num_experts"])
 @pytest.mark.parametrize("size", [5000, 10**9, -1])
 def test_what_is_counted_one_by_one_has_a_limit(key: str, size: int) -> None:
@@ -93,10 +96,23 @@ def test_what_is_counted_one_by_one_has_a_limit(key: str, size: int) -> None:
     section[key] = size
     for one in parse_engines(["all"]):
         load = target_in(one, Source(specs_of(made), made.config, {}), 1)
-        if one.engine.name == "vllm" and size < 0:
-            assert (load.status, load.refusals[0].key) == ("refused", key)
+        if one.engine.name in SETTLES_TARGETS and key == "num_hidden_layers":
+            assert (load.status, load.refusals[0].key) == ("refused", "layer_types")
+        elif one.engine.name in ("vllm", *SETTLES_TARGETS) and size < 0:
+            counts = key == "depth" and one.engine.name == "transformers"
+            assert load.status == ("wrong" if counts else "refused")
+            assert key in {item.key for item in load.refusals} | {item.key for item in load.wrongs}
         else:
             assert (load.status, f"'{key}'" in load.unknown) == ("unknown", True)
+
+
+def test_layers_whose_kinds_follow_from_their_number_have_a_limit() -> None:
+    made = build_target(TARGETS["hybrid whole"])
+    text = {key: value for key, value in made.config["text_config"].items() if key != "layer_types"}
+    made.config = {**made.config, "text_config": {**text, "num_hidden_layers": 10**9}}
+    for one in parse_engines(["all"]):
+        load = target_in(one, Source(specs_of(made), made.config, {}), 1)
+        assert (load.status, "'num_hidden_layers'" in load.unknown) == ("unknown", True)
 
 
 def test_experts_of_all_layers_have_a_limit() -> None:

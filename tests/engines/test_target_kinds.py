@@ -17,12 +17,14 @@ from tests.engines.loads import by_outcome, read_golden
 from tests.engines.target_cases import model, specs_of
 from tests.engines.target_kind_cases import KINDS, build_target, target_kind_cases
 
-VERSIONS = {"vllm": "0.33.0"}
+VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "transformers": "5.19.0"}
 CASES = list(target_kind_cases())
 GOLDEN = {engine: read_golden(f"{engine}-{version}-target-kinds")["cases"] for engine, version in VERSIONS.items()}
 UNKNOWN = {
     "vllm": ("architectures = []", 'architectures = ["x"]', "deepstack_visual_indexes",
              "shared_expert_intermediate_size = 0"),
+    "sglang": (),
+    "transformers": (),
 }  # fmt: skip
 """Ends of the cases that the tables leave open: parts and architectures that they do not describe."""
 

@@ -29,17 +29,17 @@ def ct_lists(block: Mapping[str, Any]) -> tuple[dict[str, Scheme], list[str]]:
     for group in block.get("config_groups", {}).values():
         names = [str(name) for name in group["targets"]]
         if not _of_attention(names):
-            scheme = _scheme(group)
+            scheme = _scheme(group, block.get("format"))
             targets.update((name, scheme) for name in names)
     return targets, ignored_names(block, "vllm.quant-ignore")
 
 
-def _scheme(group: Mapping[str, Any]) -> Scheme:
+def _scheme(group: Mapping[str, Any], form: Any) -> Scheme:
     """The scheme of a group, which nothing comes of while no linear is one of it (``compressed_tensors.py:795``)."""
     try:
         grid = scheme_grid({**group, "input_activations": None})
     except Unknown as why:
-        return why
+        return _no_scheme(group, form) or why
     inputs = group.get("input_activations")
     if grid == "dense" or inputs is None:
         return grid
@@ -47,6 +47,20 @@ def _scheme(group: Mapping[str, Any]) -> Scheme:
         return "ct-a4"
     message = "For NVFP4 weights, input quantization must also be NVFP4 format, None for NVFP4A16"
     return stop("create", message, "vllm.ct-arguments", key="input_activations")
+
+
+def _no_scheme(group: Mapping[str, Any], form: Any) -> Stop | None:
+    """Weights in groups, alone, that are neither NVFP4 nor of groups of 32: the last schemes that vLLM tries look at
+    activations that are not there (``compressed_tensors.py:922``)."""
+    weights = group["weights"]
+    strategy = str(weights.get("strategy") or "group").lower()
+    alone = not group.get("input_activations") and not group.get("output_activations")
+    packed = (group.get("format") or form) == "nvfp4-pack-quantized"
+    size = weights.get("group_size")
+    if not (alone and packed and strategy in ("group", "tensor_group") and size not in (None, -1, 32)):
+        return None
+    message = "'NoneType' object has no attribute 'num_bits': no scheme of weights alone is like this one"
+    return stop("create", message, "vllm.ct-arguments", key="weights")
 
 
 def met(scheme: Scheme) -> Grid:

@@ -169,6 +169,7 @@ OWN: Mapping[str, tuple[str, Damage]] = {
                      ("re:LinearBase",))},
     **{f"weights {json.dumps(keys)}": ("dflash", _weights(**keys)) for keys in (
         {"strategy": "channel"}, {"strategy": "group", "group_size": None}, {"strategy": None},
+        {"num_bits": 8}, {"type": "int"}, {"symmetric": False}, {"strategy": "group", "group_size": 64},
         {"strategy": "token", "group_size": None}, {"strategy": "block", "group_size": None}, {"dynamic": True},
         {"dynamic": "local"}, {"strategy": None, "group_size": 0})},
     "two groups, the later a word that matches first": ("dflash", both(

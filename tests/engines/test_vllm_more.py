@@ -19,8 +19,6 @@ from tests.engines.more_cases import more_cases
 
 GOLDEN = read_golden("vllm-0.33.0-more")
 CASES = dict(more_cases())
-UNKNOWN = frozenset({'weights {"strategy": null}'})
-"""Schemes that the tables do not describe."""
 HARMLESS = ("training only", "the features are off", "unexpected scale")
 """Why a tensor is dropped that the model does without."""
 
@@ -51,9 +49,6 @@ def test_agrees_with_the_loader(name: str, target: Path, tmp_path: Path, monkeyp
         write(build(CASES[name]), tmp_path / "draft"), engines=["vllm"], target_model=target
     ).document["engines"][0]
     load, run = loads[0], GOLDEN["cases"][slug(name)]
-    if name in UNKNOWN:
-        assert view["verdict"] == "unknown"
-        return
     if not check_start(load, run):
         assert view["verdict"] == "refused"
         return

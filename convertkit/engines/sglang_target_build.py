@@ -78,6 +78,8 @@ def read_sizes(config: Mapping[str, Any]) -> Sizes:
     sizes.setdefault("nkv", sizes.get("nh", 0))
     if "hd" not in sizes and sizes.get("nh"):
         sizes["hd"] = 128 if text.get("model_type") in ("qwen3", "qwen3_moe") else sizes.get("H", 0) // sizes["nh"]
+    gate = text.get("attn_output_gate", True)
+    sizes["gates"] = 1 + gate if isinstance(gate, int) else 2
     for symbol, default in DEFAULTS.items():
         sizes.setdefault(symbol, default)
     count = text.get("num_hidden_layers")

@@ -151,8 +151,8 @@ def _hybrid(parts: Parts) -> None:
     if not isinstance(gate, int):
         raise stop("create", f"attn_output_gate is {gate!r}, which is no flag"[:200], VALUES, key="attn_output_gate")
     text["layer_types"] = by_interval(text["num_hidden_layers"], interval)
-    if kind != parts.kind or gate != 1:
-        parts.doubt = "a model type inside that is another and attention without a gate are not described"
+    if kind != parts.kind or gate < 0:
+        parts.doubt = "a model type inside that is another and less than no gate are not described"
 
 
 def _tower(tower: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 Compared with the parameters of the built models in the oracle test. ``layers``: ``all``, ``full`` and ``linear``
 (attention), ``sparse`` (with experts: all, ``mlp_only_layers`` is not read), ``blocks``, ``tower`` and ``deepstack``
-(of vision), ``once``. Sizes are words over ``SYMBOLS``.
+(of vision), ``once``. Sizes are words over ``SYMBOLS``, and ``gates``: 2 where attention has an output gate, else 1.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _GATES = (
 
 
 def _hybrid(experts: bool, at: str, tower: tuple[Row, ...]) -> tuple[Row, ...]:
-    body = (*attention(LAYER, f"{at}.self_attn", "2*nh*hd", True, "full"), *delta_net(f"{at}.linear_attn"))
+    body = (*attention(LAYER, f"{at}.self_attn", "gates*nh*hd", True, "full"), *delta_net(f"{at}.linear_attn"))
     if not experts:
         return (*ends("own head"), *body, *mlp(f"{LAYER}.mlp", f"{at}.mlp", "I"), *tower)
     shared = mlp(f"{LAYER}.mlp.shared_expert", f"{at}.mlp.shared_expert", "Is", "sparse")

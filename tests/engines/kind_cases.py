@@ -125,9 +125,12 @@ def write_kinds(out: Path, every: int, kinds: Collection[str] = (*KINDS, *PACKS)
 
 def told(run: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
     """A run as the golden files hold it: the stage at which it stopped, ``loads``, or a list of the parameters that it
-    left open and the whole drafter did not."""
+    left open and the whole model did not."""
     if not run["loads"]:
         return run["stage"]
-    open_now, open_then = ({*side.get("unfilled", ()), *side.get("partly filled", ())} for side in (run, whole))
-    same = all(run.get(key) == whole.get(key) for key in ("lent", "unused"))
+    open_now, open_then = (
+        {name for key in ("unfilled", "partly filled", "missing") for name in side.get(key, ())}
+        for side in (run, whole)
+    )
+    same = all(run.get(key) == whole.get(key) for key in ("lent", "unused", "unexpected"))
     return "loads" if same and open_now == open_then else sorted(open_now - open_then)

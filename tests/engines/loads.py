@@ -67,6 +67,15 @@ def check_holes(load: Load, run: dict[str, Any], unread: set[str], derived: str 
     return bool(by_outcome(load, "unfilled", "partly filled"))
 
 
+def agrees(load: Load, whole: Load, run: Any) -> bool:
+    """Whether a target is refused, or has holes that the whole one has not, where its run (``kind_cases.told``) was."""
+    if (load.status == "refused") != (isinstance(run, str) and run != "loads"):
+        return False
+    open_now, open_then = (by_outcome(one, "unfilled", "partly filled") for one in (load, whole))
+    told = load.parameters and load.status != "refused"
+    return not told or bool(open_now - open_then) == bool(isinstance(run, list) and run)
+
+
 def named_rules(loads: list[Load]) -> set[str]:
     """Every rule that some of the loads rest on."""
     refused = {item.rule for load in loads for item in load.refusals}

@@ -17,6 +17,8 @@ from tests.engines.kind_cases import FLAT, PACKS, told, write_kinds
 from tests.engines.sglang_cases import write_drafters
 from tests.engines.sglang_more_cases import outcome, write_more
 from tests.engines.sglang_target_cases import write_targets
+from tests.engines.target_kind_cases import write_target_kinds
+from tests.engines.target_value_cases import write_target_values
 
 pytestmark = pytest.mark.oracle
 
@@ -99,3 +101,25 @@ def test_values_of_the_wrong_kind_are_what_the_loader_does(tmp_path: Path) -> No
     found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
     assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
     assert len(found) > 80
+
+
+def test_values_of_the_wrong_kind_in_targets_are_what_the_loader_does(tmp_path: Path) -> None:
+    if installed("sglang") != "0.5.23":
+        pytest.skip("the tables describe SGLang 0.5.23")
+    picked = write_target_kinds(tmp_path, 10)
+    golden = json.loads((GOLDEN / "sglang-0.5.23-target-kinds.json").read_text())["cases"]
+    runs = runs_of((tmp_path / "target-kinds",), tmp_path)
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
+    assert len(found) > 90
+
+
+def test_values_of_targets_are_what_the_loader_does(tmp_path: Path) -> None:
+    if installed("sglang") != "0.5.23":
+        pytest.skip("the tables describe SGLang 0.5.23")
+    picked = write_target_values(tmp_path, 4)
+    golden = json.loads((GOLDEN / "sglang-0.5.23-target-values.json").read_text())["cases"]
+    runs = runs_of((tmp_path / "target-values",), tmp_path)
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {name: golden[name] for name in found}
+    assert len(found) > 30

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from convertkit.engines.transformers_load import VERSION, VERSIONS
+from tests.engines.kind_cases import told
+from tests.engines.target_kind_cases import write_target_kinds
+from tests.engines.target_value_cases import write_target_values
 from tests.engines.transformers_cases import outcome, write_values
 from tests.oracle.test_sglang_loader import GOLDEN, ROOT, SETS, installed, without_messages, write_sets
 from tests.oracle.watching import stated_config
@@ -61,3 +64,27 @@ def test_values_that_no_model_has_are_what_from_pretrained_does(tmp_path: Path) 
         name: golden["outcomes"][golden["cases"][name]] for name in found
     }
     assert len(found) > 80
+
+
+def test_values_of_the_wrong_kind_in_targets_are_what_from_pretrained_does(tmp_path: Path) -> None:
+    if installed("transformers") not in VERSIONS or not installed("torch"):
+        pytest.skip(f"the tables describe transformers {', '.join(VERSIONS)}")
+    picked = write_target_kinds(tmp_path, 10)
+    run_loader(tmp_path / "target-kinds", tmp_path / "out.json")
+    golden = json.loads((GOLDEN / f"transformers-{VERSION}-target-kinds.json").read_text())["cases"]
+    runs = json.loads((tmp_path / "out.json").read_text())["cases"]
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {case.name: golden[case.kind][case.path][json.dumps(case.value)] for case in picked.values()}
+    assert len(found) > 90
+
+
+def test_values_of_targets_are_what_from_pretrained_does(tmp_path: Path) -> None:
+    if installed("transformers") not in VERSIONS or not installed("torch"):
+        pytest.skip(f"the tables describe transformers {', '.join(VERSIONS)}")
+    picked = write_target_values(tmp_path, 4)
+    run_loader(tmp_path / "target-values", tmp_path / "out.json")
+    golden = json.loads((GOLDEN / f"transformers-{VERSION}-target-values.json").read_text())["cases"]
+    runs = json.loads((tmp_path / "out.json").read_text())["cases"]
+    found = {case.name: told(runs[name], runs[case.kind]) for name, case in picked.items()}
+    assert found == {name: golden[name] for name in found}
+    assert len(found) > 30

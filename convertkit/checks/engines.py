@@ -125,9 +125,14 @@ SERVED_WRONG = frozenset({"E_FUSED_SCALE", "E_VOCABULARY_MAP", "E_WEIGHT_NONFINI
 """Findings about values that an engine loads as they are and serves wrong."""
 
 
+def _serves_wrong(item: Finding) -> bool:
+    """Of a vocabulary map engines read d2t; a t2d that says something else is left over from training."""
+    return item.code in SERVED_WRONG and item.where.tensor != "t2d"
+
+
 def _view(asked: Asked, load: Load, known: Sequence[Finding]) -> dict[str, Any]:
     """One engine as JSON. Bad values are told once, as findings; they still make the verdict *wrong*."""
-    served = [item.message for item in known if item.severity == "error" and item.code in SERVED_WRONG]
+    served = [item.message for item in known if item.severity == "error" and _serves_wrong(item)]
     status = "wrong" if load.status == "loads" and served else load.status
     reasons = [item.message for item in load.refusals] + [item.message for item in load.wrongs]
     reasons += served if status == "wrong" else []

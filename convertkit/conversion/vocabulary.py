@@ -66,7 +66,7 @@ def judge_map(
         fix = "state which it is: repair --d2t offsets --d2t-holds absolute, or --d2t-holds offsets"
         fault = _error("d2t makes sense as offsets and as absolute ids", fix)
         return MapJudgement(None, None, (fault,), {form: readings[form] for form in fitting})
-    return MapJudgement(None, None, (_error(_why_not(readings["offsets"], mask, limit)),))
+    return MapJudgement(None, None, (_why_not(readings["offsets"], mask, limit),))
 
 
 def _fits(ids: Ids, mask: npt.NDArray[np.bool_] | None, limit: int | None, *, ordered: bool) -> bool:
@@ -88,26 +88,28 @@ def _size_faults(
     elif draft_vocabulary is not None and stored.size != draft_vocabulary:
         faults.append(_error(f"d2t has {stored.size} entries, the draft vocabulary {draft_vocabulary}"))
     if mask is not None and vocabulary is not None and mask.size != vocabulary:
-        faults.append(_error(f"t2d has {mask.size} entries, the vocabulary {vocabulary}"))
+        faults.append(_error(f"t2d has {mask.size} entries, the vocabulary {vocabulary}", tensor="t2d"))
     if mask is not None and not faults and int(mask.sum()) != stored.size:
-        faults.append(_error(f"t2d marks {int(mask.sum())} tokens, d2t maps {stored.size}"))
+        faults.append(_error(f"t2d marks {int(mask.sum())} tokens, d2t maps {stored.size}", tensor="t2d"))
     return faults
 
 
-def _why_not(ids: Ids, mask: npt.NDArray[np.bool_] | None, limit: int | None) -> str:
-    """What is wrong with d2t as offsets."""
+def _why_not(ids: Ids, mask: npt.NDArray[np.bool_] | None, limit: int | None) -> Finding:
+    """What is wrong with d2t as offsets, or with t2d where d2t alone is a map: engines read d2t only."""
     outside = int((ids < 0).sum()) if limit is None else int(((ids < 0) | (ids >= limit)).sum())
     if outside:
-        return f"{outside} target ids of d2t are outside of the vocabulary of {limit}"
+        return _error(f"{outside} target ids of d2t are outside of the vocabulary of {limit}")
     if np.unique(ids).size != ids.size:
-        return f"d2t maps {ids.size - np.unique(ids).size} draft tokens to a target token that another one has"
+        return _error(f"d2t maps {ids.size - np.unique(ids).size} draft tokens to a target token that another one has")
     if mask is not None:
-        return f"{int((~mask[ids]).sum())} target ids of d2t are not marked in t2d"
-    return "the target ids of d2t do not ascend, and no t2d confirms them"
+        ascending = bool((np.diff(ids) > 0).all())
+        message = f"{int((~mask[ids]).sum())} target ids of d2t are not marked in t2d"
+        return _error(message, tensor="t2d" if ascending else "d2t")
+    return _error("the target ids of d2t do not ascend, and no t2d confirms them")
 
 
-def _error(message: str, fix: str = "") -> Finding:
-    return finding("E_VOCABULARY_MAP", "error", message, tensor="d2t", fix=fix)
+def _error(message: str, fix: str = "", tensor: str = "d2t") -> Finding:
+    return finding("E_VOCABULARY_MAP", "error", message, tensor=tensor, fix=fix)
 
 
 def _warning(message: str) -> Finding:

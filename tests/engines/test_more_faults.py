@@ -27,7 +27,7 @@ from tests.engines.cases import (
     undflash,
     untop,
 )
-from tests.engines.drafters import TARGET, Draft, draft, write
+from tests.engines.drafters import DV, TARGET, Draft, V, draft, write
 from tests.engines.hybrid_cases import BODY, IGNORE, LLAMA_CT, QWEN_UNIFORM, ct, mixed, packed, uniform
 from tests.engines.target_cases import model
 
@@ -183,3 +183,17 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     assert (twice.status, twice.document["engines"][0]["verdict"]) == (3, "loads")
     with pytest.raises(ConvertError, match="E_AMBIGUOUS_WEIGHTS"):
         audit(double)
+
+
+def test_a_mask_that_disagrees_with_a_sound_map_is_a_fault_that_no_engine_serves(target: Path, tmp_path: Path) -> None:
+    """Engines read d2t; t2d is from training."""
+    made = draft("speculators-eagle3")
+    made.values["d2t"] = np.arange(DV, dtype=np.int64).tobytes()
+    made.values["t2d"] = bytes(int(token % 2 == 1 and token < 2 * DV) for token in range(V))
+    audited = audit(write(made, tmp_path / "d"), engines=["vllm"], target_model=target)
+    (found,) = [item for item in audited.findings if item.code == "E_VOCABULARY_MAP"]
+    assert (found.where.tensor, audited.status) == ("t2d", 1)
+    assert audited.document["engines"][0]["verdict"] == "loads"
+    made.values["d2t"] = np.full(DV, V, np.int64).tobytes()
+    audited = audit(write(made, tmp_path / "e"), engines=["vllm"], target_model=target)
+    assert audited.document["engines"][0]["verdict"] == "wrong"

@@ -74,6 +74,26 @@ def _check_target(values: Mapping[str, Any], kind: str) -> None:
     if kind == "llama":
         _of_llama(rope, values)
     _in_layer(rope, _target_turned(values, kind))
+    if kind == "qwen3_moe" and rope["rope_type"] != "default":
+        try:
+            _moe_range(rope, values)
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            raise RopeFault("create", f"{type(error).__name__}: {error}"[:200]) from None
+
+
+def _moe_range(rope: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """What Qwen3-MoE computes for every type of rope but the default one (``models/qwen3_moe.py:115``); raises what
+    Python raises there."""
+    _ = int(values["head_dim"] * values.get("partial_rotary_factor", 1.0))
+    length, factor = values.get("max_position_embeddings", 32768), rope.get("factor", 1.0)
+    original, base = rope.get("original_max_position_embeddings", length), rope.get("rope_theta") or 10_000
+    if "original_max_position_embeddings" in rope:
+        factor = length / original
+    if rope.get("attention_factor") is None and factor > 1:
+        scales: list[Any] = [rope.get("mscale"), rope.get("mscale_all_dim")]
+        _ = [0.1 * scale * math.log(factor) for scale in scales if all(scales)]
+    for turns in (rope.get("beta_fast") or 32, rope.get("beta_slow") or 1):
+        _ = math.floor(math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)))
 
 
 def _target_turned(values: Mapping[str, Any], kind: str) -> int:

@@ -101,6 +101,25 @@ OF_KIND: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 """One value at one place, by kind of model."""
 
+LINEAR = {**BASE, "rope_type": "linear", "factor": 2.0}
+COMPUTED: tuple[Mapping[str, Any], ...] = (
+    {**LINEAR, "beta_fast": "x"}, {**LINEAR, ORIGINAL: 0}, {**LINEAR, "rope_theta": 1.0},
+    {**LINEAR, "rope_theta": -5.0}, {**LINEAR, "rope_theta": 0}, {**BASE, **YARN, "beta_fast": "x"},
+    {**BASE, **YARN, "mscale": "x", "mscale_all_dim": 1.0}, {**BASE, **YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    {**BASE, **YARN, "attention_factor": "x"}, {**BASE, **YARN, ORIGINAL: -1},
+    {key: value for key, value in {**BASE, **LONG}.items() if key != ORIGINAL}, {**LINEAR, "beta_slow": 0},
+    {**BASE, "rope_type": "proportional", "beta_slow": [1]}, {**BASE, **LLAMA3, "factor_": 1}, {**LINEAR, "factor": 1},
+)  # fmt: skip
+"""Ropes that a class computes with: SGLang's Qwen3-MoE with all but the default one."""
+OF_ROPES: tuple[Mapping[str, Any], ...] = (
+    *({"partial_rotary_factor": part, "rope_parameters": LINEAR} for part in (None, 0.5, "1", [1])),
+    {"partial_rotary_factor": "1"},
+    {"max_position_embeddings": ABSENT, "rope_parameters": LINEAR},
+    {"max_position_embeddings": 0, "rope_parameters": LINEAR},
+    {"max_position_embeddings": 0},
+    {"max_position_embeddings": 0, "rope_parameters": {**BASE, **YARN}},
+)
+
 TOGETHER: tuple[ValueCase, ...] = (
     *(ValueCase(kind, {"rope_theta": "x", "rope_parameters": ABSENT}) for kind in PLAIN),
     ValueCase("qwen3-moe", {"hidden_act": "x", "mlp_only_layers": [0]}),
@@ -121,6 +140,9 @@ def value_cases() -> Iterator[ValueCase]:
             for path, values in table.items():
                 yield from (ValueCase(kind, {path: value}) for value in values)
     yield from TOGETHER
+    for kind in ("qwen3-moe", "qwen3"):
+        yield from (ValueCase(kind, {"rope_parameters": rope}) for rope in COMPUTED)
+    yield from (ValueCase("qwen3-moe", changes) for changes in OF_ROPES)
 
 
 def write_target_values(out: Path, every: int) -> dict[str, ValueCase]:

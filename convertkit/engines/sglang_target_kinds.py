@@ -39,6 +39,12 @@ UNREAD = ("max_window_layers", "decoder_sparse_step")
 UNREAD_OF: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("intermediate_size",)}
 WITH_WEIGHTS = ("vocab_size", "linear_key_head_dim", "linear_num_key_heads")
 """Only the weights do not fit."""
+OF_CLASS: Mapping[str, str] = {
+    "LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Qwen3_5ForCausalLM": "qwen3_5_text", "Qwen3_5ForConditionalGeneration": "qwen3_5_text",
+    "Qwen3_5MoeForCausalLM": "qwen3_5_moe_text", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe_text",
+}  # fmt: skip
+"""The model type of the text that each class is made for."""
 DEEPSTACK = [8, 16, 24]
 """Blocks whose output goes into the text too, if the config does not say (``configs/qwen3_vl.py:21``)."""
 VALUES = "sglang.target-values"
@@ -62,6 +68,8 @@ def settle_target(config: Mapping[str, Any]) -> Parts | None:
     check_target_rope(parts.text, parts.kind)
     if parts.kind.startswith("qwen3_5"):
         _hybrid(parts)
+    if parts.text.get("model_type", parts.kind) != OF_CLASS[name] or parts.kind != OF_CLASS[name]:
+        parts.doubt = "a config of another class than the architecture's is not described"
     if parts.tower is not None:
         _tower(parts.tower)
     return parts
@@ -151,8 +159,8 @@ def _hybrid(parts: Parts) -> None:
     if not isinstance(gate, int):
         raise stop("create", f"attn_output_gate is {gate!r}, which is no flag"[:200], VALUES, key="attn_output_gate")
     text["layer_types"] = by_interval(text["num_hidden_layers"], interval)
-    if kind != parts.kind or gate < 0:
-        parts.doubt = "a model type inside that is another and less than no gate are not described"
+    if gate < 0:
+        parts.doubt = "'attn_output_gate' in the config is less than none"
 
 
 def _tower(tower: dict[str, Any]) -> None:

@@ -222,7 +222,7 @@ CODES: dict[str, Code] = {
     "W_CONFIG_SET": Code(0, "A config field was set to what the tensors show."),
     "W_VALUES_CHANGED": Code(0, "A repair changes values: it was allowed to lose, or it exchanges nibbles."),
     "W_UNTIED": Code(0, "Linears are called like parts of one fused matrix, and have a global scale each."),
-    "W_FUSED_SCALAR": Code(0, "A packed matrix is fused on disk with one scalar, where engines have one slot per part."),
+    "W_FUSED_SCALAR": Code(0, "A packed matrix is fused on disk with one scalar; engines have one slot per part."),
     # changes in place
     "E_NOT_IN_PLACE": Code(5, "A file that is a link or of a cache, or has a second name, is not changed in place."),
     "E_EDIT_UNFINISHED": Code(3, "A change in place was interrupted; `fix-keys --in-place` brings it to an end."),

@@ -80,9 +80,13 @@ def open_indexed(
     lacking = ((name, shard) for name, shard in weight_map.items() if shard in found and name not in tensors)
     faults.extend(
         finding(
-            "E_INDEX_MISMATCH", "error", f"the index puts it in {shown(shard)}, which lacks it", file=index, tensor=name,
+            "E_INDEX_MISMATCH",
+            "error",
+            f"the index puts it in {shown(shard)}, which lacks it",
+            file=index,
+            tensor=name,
             fix="fetch the file anew, or make an index of what is there: repair --rebuild-index",
-        )  # fmt: skip
+        )
         for name, shard in islice(lacking, MAX_FAULTS)
     )
     if faults:

@@ -226,5 +226,6 @@ def test_weights_of_another_format_are_named_with_what_reads_them(tmp_path: Path
     with pytest.raises(ConvertError) as caught:
         open_checkpoint(tmp_path)
     (found,) = caught.value.findings
-    assert found.code == "E_NO_WEIGHTS" and name in str(found.as_json())
+    assert found.code == "E_NO_WEIGHTS"
+    assert name in str(found.as_json())
     assert found.fix.startswith(cure)

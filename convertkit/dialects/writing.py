@@ -84,8 +84,10 @@ def _written(specs: Sequence[TensorSpec], dialect: str, layout: Layout) -> _Writ
 def partial_groups(packed: Iterable[str], dense: Iterable[str], layout: Layout) -> tuple[Finding, ...]:
     """E_FUSED_SPLIT for every family of dense linears whose fused partners are packed: engines allocate a fused
     matrix either packed or dense, so the whole group goes one way."""
-    chosen = set(packed)
-    groups = fused_groups((*chosen, *dense), layout).values()
+    chosen, others = set(packed), list(dense)
+    mixed = {name.rpartition(".")[0] for name in chosen} & {name.rpartition(".")[0] for name in others}
+    near = [name for name in (*chosen, *others) if name.rpartition(".")[0] in mixed]  # what is fused are siblings
+    groups = fused_groups(near, layout).values()
     halves = [module for group in groups if not chosen.isdisjoint(group) for module in group if module not in chosen]
     return tuple(
         finding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,12 @@ class Source:
     def quant_file(self) -> Mapping[str, Any] | None:
         """``hf_quant_config.json``, or None where there is none."""
         return self.quant_config if self.quant_config or self.empty_quant_config else None
+
+    def with_config(self, config: Mapping[str, Any]) -> Source:
+        """The same tensors beside another config; what was worked out of their names stays so."""
+        made = replace(self, config=config)
+        made.__dict__.update({name: self.__dict__[name] for name in ("specs", "families") if name in self.__dict__})
+        return made
 
     @cached_property
     def specs(self) -> Mapping[str, TensorSpec]:

@@ -58,7 +58,7 @@ def target_in(asked: Asked, source: Source, ranks: int) -> Load:
         odd, settled = odd_values(source.config), without_unread(source.config)
         if odd is not None:
             return stopped_at_files(odd, source)
-        source = source if settled is source.config else replace(source, config=settled)
+        source = source if settled is source.config else source.with_config(settled)
     return stopped_at_files(_settled(asked.engine.name, source, ranks), source)
 
 
@@ -70,7 +70,7 @@ def _settled(engine: str, source: Source, ranks: int) -> Load:
         return Load(unknown=why.refused.message)
     except Stop as stopped:
         return Load((stopped.refused,))
-    source = source if parts is None else replace(source, config=parts.config)
+    source = source if parts is None else source.with_config(parts.config)
     bad = next(iter((*wrong_kinds(source.config), *wrong_kinds(source.quant_config))), None)
     if bad is not None:
         return Load(unknown=f"'{bad}' in the config has a value of the wrong kind or size")

@@ -94,3 +94,10 @@ def test_siblings_called_like_q_k_and_v_are_seen() -> None:
     bert = ("a.query", "a.key", "a.value")
     alone = [*reversed(row), *bert, "b.1.add_q_proj", "b.1.add_k_proj", "c.q_k_proj", "c.v_proj", "d.out_proj"]
     assert lookalikes(alone) == (row, bert)
+
+
+@pytest.mark.parametrize("name", LAYOUTS_BY_NAME)
+def test_members_of_a_group_are_siblings(name: str) -> None:
+    """``dialects.writing.partial_groups`` looks for fused partners beside a module only."""
+    for group in LAYOUTS_BY_NAME[name].fused:
+        assert len({member.rpartition(".")[0] for member in group}) == 1

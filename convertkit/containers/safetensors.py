@@ -161,7 +161,7 @@ def _check_entries(entries: dict[str, Any], name: str, data_start: int, data_byt
         spans.append((begin, end, tensor, TensorSpec(tensor, entry["dtype"], tuple(entry["shape"]))))
     if faults:
         raise ConvertError(faults)
-    spans.sort(key=lambda span: span[:3])
+    spans.sort()  # names differ, so that no two specs are compared
     _check_cover(spans, name, data_bytes)
     return {tensor: TensorRef(spec, name, data_start + begin) for begin, _, tensor, spec in spans}
 
@@ -170,7 +170,7 @@ def name_fault(name: str) -> tuple[str, str] | None:
     """Code and message of what is wrong with the name of a tensor, or None."""
     if UNSAFE_IN_NAMES.search(name):
         return "E_ST_NAME", "the name holds control characters"
-    if not 1 <= len(name) <= MAX_NAME_BYTES or len(name.encode()) > MAX_NAME_BYTES:
+    if not 1 <= len(name) <= MAX_NAME_BYTES or not (name.isascii() or len(name.encode()) <= MAX_NAME_BYTES):
         return "E_ST_NAME", f"a name must have 1 to {MAX_NAME_BYTES:,} bytes"
     return None
 
@@ -201,7 +201,7 @@ def _shape_fault(shape: Any) -> tuple[str, str] | None:
 
 def _span_fault(entry: dict[str, Any], bits: int, data_bytes: int) -> tuple[str, str] | None:
     offsets = entry["data_offsets"]
-    if type(offsets) is not list or len(offsets) != 2 or any(type(item) is not int for item in offsets):
+    if type(offsets) is not list or [type(item) for item in offsets] != [int, int]:
         return "E_ST_OFFSETS", "data_offsets is not a pair of integers"
     begin, end = offsets
     if not 0 <= begin <= end <= MAX_INTEGER:

@@ -54,7 +54,7 @@ class NameSet:
     def has(self, name: str) -> bool:
         """Whether an entry is this name, matches it, or (ModelOpt) is a parent of it."""
         hits = self.matcher.hits(name) if self.numbers else ()
-        if not hits and not self.exact:
+        if not hits and (not self.exact or (not self.parents and name not in self.exact)):
             return False
         found, place = {self.numbers[number] for number in hits}, name
         while place:

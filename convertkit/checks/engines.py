@@ -25,12 +25,9 @@ from convertkit.engines.rules import Asked
 from convertkit.engines.source import Source
 from convertkit.engines.tables import ENGINES as READERS
 from convertkit.engines.targets import target_in
-from convertkit.errors import Finding, finding
+from convertkit.errors import MAX_LISTED, Finding, finding
 from convertkit.layouts.reading import stated_spec
 from convertkit.layouts.rules import template_of
-
-MAX_LISTED = 20
-"""Names kept in the data of one finding."""
 
 VERDICTS: Mapping[str, str] = {
     "loads": "loads and is complete",

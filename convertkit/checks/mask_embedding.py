@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint
+from convertkit.containers.folder import MASK_EMBEDDING
 from convertkit.drafter import DrafterSpec
 from convertkit.engines.source import MaskFile
 from convertkit.errors import Finding, finding, shown
-
-MASK_EMBEDDING = "mask_embedding.pt"
 
 
 def mask_embedding_findings(checkpoint: Checkpoint, spec: DrafterSpec) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from convertkit.checkpoint import Checkpoint, TensorSpec
-from convertkit.checks.mask_embedding import MASK_EMBEDDING, read_mask_file
-from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG
+from convertkit.checks.mask_embedding import read_mask_file
+from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, MASK_EMBEDDING, QUANT_CONFIG
 from convertkit.containers.stored import StoredFolder, planned_folder, read_folder
 from convertkit.engines.files import chosen
 from convertkit.engines.model import Refused

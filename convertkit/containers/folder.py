@@ -40,6 +40,8 @@ NOT_SIDE_FILES: tuple[tuple[str, str], ...] = (
 )
 """Top-level files that are not carried to an output. ``.pt`` files are: ``mask_embedding.pt`` is part of a drafter."""
 
+MASK_EMBEDDING = "mask_embedding.pt"
+"""Part of a drafter, though PyTorch saved it."""
 PICKLED = (".bin", ".pth", ".ckpt")
 """Endings of what PyTorch saves, which ``from-torch`` reads."""
 

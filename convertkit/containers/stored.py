@@ -17,12 +17,10 @@ from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorSpec, WeightFile
 from convertkit.containers.files import read_small
-from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, QUANT_CONFIG, WEIGHTS
+from convertkit.containers.folder import CONFIG, INDEX_SUFFIX, MASK_EMBEDDING, QUANT_CONFIG, WEIGHTS
 from convertkit.containers.safetensors import Header
 from convertkit.containers.shards import open_weights
 from convertkit.errors import ConvertError, shown
-
-MASK_EMBEDDING = "mask_embedding.pt"
 
 
 @dataclass(frozen=True)

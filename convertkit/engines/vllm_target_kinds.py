@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convertkit.engines.config_checks import MODEL_TYPE
 from convertkit.engines.config_kinds import KIND_OF
 from convertkit.engines.hf_fields import parts
-from convertkit.engines.model import Load, Refused, Wrong
+from convertkit.engines.model import Load, Refused, Stop, Wrong
+from convertkit.engines.target_kinds import check_model_type
 
 UNREAD = ("max_window_layers", "decoder_sparse_step")
 """Nothing is computed with these when the model is built."""
@@ -25,11 +25,12 @@ TOWER = "vision_config"
 def odd_values(config: Mapping[str, Any]) -> Load | None:
     """What becomes of a config with a size below zero or a model type that is none; None without such."""
     inner = config.get("text_config")
-    for part in (config, inner if isinstance(inner, Mapping) else {}):
-        kind = part.get("model_type", "none")
-        if not (isinstance(kind, str) and MODEL_TYPE.fullmatch(kind)):
-            message = f"The checkpoint has a model type {kind!r} that transformers does not recognize"[:200]
-            return Load((Refused("config", message, "vllm.model-type", key="model_type"),))
+    try:
+        for part in (config, inner if isinstance(inner, Mapping) else {}):
+            if "model_type" in part:
+                check_model_type(part, "vllm")
+    except Stop as stopped:
+        return Load((stopped.refused,))
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         message = f"architectures is {names!r}, which is no list of words"[:200]

@@ -10,8 +10,9 @@ import torch
 
 from convertkit.checkpoint import Checkpoint
 from convertkit.checks.gate import Weight
-from convertkit.checks.mask_embedding import MASK_EMBEDDING, mask_embedding_findings
+from convertkit.checks.mask_embedding import mask_embedding_findings
 from convertkit.checks.reference import PlaneTables
+from convertkit.containers.folder import MASK_EMBEDDING
 from convertkit.conversion.desk import Desk
 from convertkit.conversion.target import Target, target_findings
 from convertkit.drafter import DrafterSpec

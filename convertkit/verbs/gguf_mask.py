@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from convertkit.checkpoint import Checkpoint, TensorRef
-from convertkit.checks.mask_embedding import MASK_EMBEDDING, mask_embedding_findings
-from convertkit.containers.folder import WEIGHTS, open_any
+from convertkit.checks.mask_embedding import mask_embedding_findings
+from convertkit.containers.folder import MASK_EMBEDDING, WEIGHTS, open_any
 from convertkit.conversion.drafter_units import Borrow
 from convertkit.conversion.gguf_mask import Reembed
 from convertkit.conversion.gguf_places import GgufRequest

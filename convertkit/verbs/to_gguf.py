@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from convertkit.checkpoint import Checkpoint
-from convertkit.containers.folder import open_checkpoint
+from convertkit.containers.folder import MASK_EMBEDDING, open_checkpoint
 from convertkit.containers.gguf_parts import SUFFIX
 from convertkit.conversion.gguf_planner import plan_gguf
 from convertkit.conversion.gguf_request import drafter_request, drafter_spec, model_request
@@ -24,8 +24,6 @@ from convertkit.verbs.gguf_report import gguf_report
 from convertkit.verbs.line import carry_out
 from convertkit.verbs.planned import DryRun, dry_run
 from convertkit.verbs.reporting import audit_report
-
-MASK_EMBEDDING = "mask_embedding.pt"
 
 
 @from_hub("source", headers=("target_model",))
